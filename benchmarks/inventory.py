@@ -37,7 +37,7 @@ INVENTORY, REMOVED = ROOT / "docs" / "inventory.txt", ROOT / "docs" / "removed.t
 PRESETS = ROOT / "launch" / "presets"
 PACKAGES = ("r3l", "buffer", "envs")
 """The packages whose `__all__` is public."""
-MODULES = ("envs.testing", "actors.agents.check_agent")
+MODULES: tuple[str, ...] = ()
 """What pages tell a user to start with `python -m`."""
 UNLISTED = {"r3l-launch": INSPECTIONS}
 """Subcommands that a group of commands finds, but does not list."""

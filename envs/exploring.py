@@ -12,12 +12,12 @@ from typing import Any
 from envs import registry
 from envs.base import Split
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.memory import Memory
 from r3l.records import Group, GroupPlan, Recalled, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
+from r3l.training.group_memory import Memory
 
 Env = str | Callable[[], Environment]
 """An environment's name or FILE.py:CLASS, or a function that makes one."""
@@ -58,6 +58,12 @@ async def explore(
     and `on_failure` is called. Raises UserError for an unknown environment, EngineDead if the
     policy cannot sample any more.
     """
+    make_env: Callable[[], Environment]
+    if isinstance(env, str):
+        known = registry.all_options(env, options or {})
+        make_env = partial(registry.make, env, **known)
+    else:
+        make_env = env
     memory = memory if memory is not None else Memory()
     group_id = f"local-{next(_numbers):06d}"
     plan = plan or algorithm.plan(memory.facts(task.task_id))
@@ -65,7 +71,7 @@ async def explore(
     x = Exploration(
         task,
         policy,
-        partial(registry.make, env, **(options or {})) if isinstance(env, str) else env,
+        make_env,
         plan,
         decoding or Decoding(),
         seed,

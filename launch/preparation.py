@@ -33,6 +33,7 @@ from launch.checks.services import check_addresses
 from launch.inspection import versions
 from launch.plan import make_plan
 from launch.topology.placement import Plan
+from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder
@@ -46,6 +47,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_addresses(options)
     check_hardware(options, starter)
     check_settings(config, options, starter)
+    rehearse(config.algorithm)
     # Then the model's folder, whose size the plan needs, and the machines: whether the processes
     # fit and reach each other. A .gguf file is converted once.
     model = model_folder(config.model)
@@ -63,7 +65,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     if options.resume:
         changed = changed_settings(options.run, settled, force=options.force)
         check_checkpoint(options.run, config.learner, requested.device, model)
-    # Then first steps: the user's own code runs here for the first time.
+    # Then first steps: the user's own environment runs here for the first time.
     steps = {} if chat is None else try_first_steps(config, tasks, chat)
     if chat is not None and steps:
         check_first_steps(settled, chat, tasks, steps)

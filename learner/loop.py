@@ -12,6 +12,7 @@ All ranks receive the same batch and take part in the collectives.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from learner.step.tensor_file import drain
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import TrainingStopped, UserError
+from r3l.rollout.chat import ChatFormat
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import BEST, RunFolder
 from r3l.training.step_loss import StepResult
@@ -143,7 +145,7 @@ class Training:
 
     def _train_on(self, draw: Draw) -> tuple[DrawRows[Draw], StepResult]:
         heartbeat(f"step {draw.version + 1}")
-        made = make_rows(self.trainer, self.algorithm, draw, self.trainer.vocabulary)
+        made = make_rows(self.trainer, self.algorithm, draw, lambda: self.chat)
         result = self.trainer.step(made.rows, self.algorithm.loss)
         self.trainer.check_weights(draw.version + 1, result.metrics["learner/grad_norm"])
         if result.out_of_memory:
@@ -152,6 +154,12 @@ class Training:
             result.metrics["learner/on_checkpoint_failed"] = float(self.command.failed)
         result.metrics.update(made.metrics)
         return made, result
+
+    @cached_property
+    def chat(self) -> ChatFormat:
+        """The chat format of the run's model."""
+        earlier = self.config.actor.earlier_reasoning
+        return ChatFormat(self.tokenizer, earlier_reasoning=earlier)
 
     def _evaluate_and_save(self, version: int) -> None:
         """Starts an evaluation of `version` if one is due. Saves a checkpoint if one is due."""

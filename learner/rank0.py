@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from buffer import BufferClient, Draw
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from learner.checkpoint import RunState
 from learner.evaluation.evaluator import (
     CANDIDATES,
@@ -48,6 +48,7 @@ from learner.ranks import still_waiting
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
+from r3l.algorithms.r3l import R3L, verified
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.notices import notice, notice_again
@@ -280,8 +281,11 @@ class Rank0:
         return groups
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        metrics = group_metrics(groups, several=bool(self.config.env.others))
-        if isinstance(self.config.algorithm, ReflectAndRetry):
+        algorithm = self.config.algorithm
+        verifies = algorithm.verifies if isinstance(algorithm, R3L) else verified
+        several = bool(self.config.env.others)
+        metrics = group_metrics(groups, verifies=verifies, several=several)
+        if isinstance(algorithm, ReflectAndRetry):
             plain = mean(all(result.of < 0 for result in group.results) for group in groups)
             metrics |= finite({"group/without_retries": plain})
         if not self.actors:  # these groups have versions of other runs

@@ -49,7 +49,7 @@ PUBLIC = {
     "ReflectGRPO": "r3l.algorithms.published.reflect_grpo",
     "CritiqueGRPO": "r3l.algorithms.published.critique_grpo",
     "Batch": "r3l.algorithms.batch",
-    "Memory": "r3l.algorithms.memory",
+    "Memory": "r3l.training.group_memory",
     "Query": "r3l.algorithms.queries",
     "Row": "r3l.algorithms.rows",
     "TokenBatch": "r3l.algorithms.losses",

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from buffer.storage.transaction import read_group
 from buffer.wire import messages, operations
 from buffer.wire.operations import NAMES, Amount, DrawHead, Groups, Ids, PutAck, Request

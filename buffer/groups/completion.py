@@ -11,12 +11,12 @@ from typing import Any
 from buffer.groups.received import Received
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Parts
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.facts import GroupFacts
-from r3l.errors import RecordError
-from r3l.records import ReflectionRecord, SlotResult, check_cause
+from r3l.algorithms.rehearsal import rules
+from r3l.records import ReflectionRecord, SlotResult
 
 REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of replaced groups
 
@@ -93,10 +93,6 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts) -> GroupRo
 
 def _checked_cause(cause: object) -> str:
     """Returns a cause that an algorithm gave. Raises ValueError if it cannot be one."""
-    if not isinstance(cause, str):
-        raise ValueError(f"it returned {cause!r:.80}; return a cause, or '' to admit the group")
-    try:
-        check_cause(cause)
-    except RecordError as error:
-        raise ValueError(str(error)) from None
-    return cause
+    if broken := rules.of_cause(cause):
+        raise ValueError(broken)
+    return str(cause)

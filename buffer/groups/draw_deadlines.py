@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.rows import DrawRow
+from buffer.storage.stored_rows import DrawRow
 from r3l.records import GroupState
 
 log = logging.getLogger(__name__)

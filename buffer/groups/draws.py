@@ -18,7 +18,7 @@ from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
 from buffer.sampling.timed_worker import Ask
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
+from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.facts import StoredAttempt

@@ -5,8 +5,8 @@ from collections import Counter
 from typing import Self
 
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawRow, GroupRow, RunPosition
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import DrawRow, GroupRow, RunPosition
 from r3l.records import Purpose
 from r3l.run.settings.buffer import BufferConfig
 

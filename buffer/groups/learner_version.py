@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from buffer.groups import draw_deadlines
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.layout import u64
-from buffer.storage.rows import DrawRow
+from buffer.storage.stored_rows import DrawRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.errors import SickResult

@@ -15,7 +15,7 @@ from buffer.groups.tasks import (
     pending_tags,
 )
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Ids, Lease, Wait
 from r3l import codec

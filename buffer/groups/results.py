@@ -13,7 +13,7 @@ from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.layout import part_key
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Encoded, Parts
 from buffer.wire import operations
 from buffer.wire.operations import Amount, PutAck

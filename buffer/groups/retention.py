@@ -6,7 +6,7 @@ from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import under
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.run.settings.buffer import RetentionConfig
 
 GIB = 1 << 30

@@ -19,7 +19,7 @@ before it writes the row. An illegal move is a fault of this program and aborts 
 from collections.abc import Callable
 from typing import Literal
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.errors import IllegalMove
 from r3l.records import GroupState
 

@@ -1,17 +1,19 @@
 """Registers tasks, chooses the next task to lease, and plans its group."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history, task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.sampling.timed_worker import Ask
 from buffer.storage.layout import task_id_key
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.algorithms.facts import LeaseFacts, StoredAttempt
+from r3l.algorithms.rehearsal import rules
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose, Recalled
 from r3l.settings import user_class
@@ -134,23 +136,22 @@ def _planned(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
             )
         )
 
-    def check(plan: object) -> GroupPlan:
+    def check(plan: Any) -> GroupPlan:
         """Raises ValueError if the plan cannot be carried out."""
-        if not isinstance(plan, GroupPlan):
-            raise ValueError(f"it returned {plan!r:.80}; return a GroupPlan")
+        known = [
+            key
+            for key in getattr(plan, "handed", ())
+            if task_history.holds(
+                work.txn, row.task_id, key.group_id, key.slot, waiting=progress.closed
+            )
+        ]
+        if broken := rules.of_plan(plan, known):
+            raise ValueError(broken)
         try:
             checked = codec.decode(GroupPlan, codec.encode(plan))
             check_plan(checked)
         except (RecordError, LimitExceeded) as error:
             raise ValueError(str(error)) from None
-        for key in checked.handed:
-            if not task_history.holds(
-                work.txn, row.task_id, key.group_id, key.slot, waiting=progress.closed
-            ):
-                raise ValueError(
-                    f"it hands out slot {key.slot} of group {key.group_id:.40}; hand out attempts "
-                    "of the lease's history"
-                )
         if len(handed_attempts(work, row.with_changes(plan=checked))) < len(checked.handed):
             raise ValueError(
                 f"the attempts that it hands out have more than {operations.HANDED_BYTES} bytes"

@@ -13,7 +13,7 @@ from buffer.groups.states import Trigger
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
 from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
-from buffer.storage.rows import DrawRow, GroupRow
+from buffer.storage.stored_rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import GroupState

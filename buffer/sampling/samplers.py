@@ -1,7 +1,8 @@
 """Samplers choose the groups of the next batch.
 
-A sampler gets the rows of the groups that may be drawn now (buffer.storage.rows), in lease order.
-It returns exactly `count` of the groups. The same seed, version and candidates give the same batch.
+A sampler gets the rows of the groups that may be drawn now (buffer.storage.stored_rows), in lease
+order. It returns exactly `count` of the groups. The same seed, version and candidates give the same
+batch.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.algorithms.facts import RandomSource
 from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import user_class

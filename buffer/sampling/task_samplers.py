@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.records import SUCCESS
 from r3l.run.settings.sampling import TaskSamplerConfig
 from r3l.settings import user_class

@@ -8,11 +8,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from buffer.groups import draws, learner_version, leases, queries, results, tasks
+from buffer.groups import draws, learner_version, leases, lookups, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
-from buffer.storage.rows import GroupRow, Status
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow, Status
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import ReceivedRequest
 from buffer.wire.operations import (
@@ -93,7 +93,7 @@ class WriteHandlers:
             self._ended.append(rid)
             return DrawHead(reason=draws.shortage(work, args))
         now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
-        return lambda txn: (DrawHead(drawn, now), queries.drawn(txn, drawn))
+        return lambda txn: (DrawHead(drawn, now), lookups.drawn(txn, drawn))
 
     def _stats(self, work: UnitOfWork, request: ReceivedRequest) -> BufferStats:
         return stats.collect(work, self._store, self._actors, self._refused)
@@ -114,7 +114,7 @@ def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandle
 
     def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
         rows = find(txn, args)
-        return Groups(tuple(map(_status, rows))), queries.records(txn, rows)
+        return Groups(tuple(map(_status, rows))), lookups.records(txn, rows)
 
     return handler
 
@@ -124,7 +124,7 @@ def _status(row: GroupRow) -> Status:
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {
-    "query": _reply_with_groups(queries.query),
-    "ledger": lambda txn, args: (queries.ledger(txn, args), []),
-    "get": _reply_with_groups(queries.groups),
+    "query": _reply_with_groups(lookups.query),
+    "ledger": lambda txn, args: (lookups.ledger(txn, args), []),
+    "get": _reply_with_groups(lookups.groups),
 }

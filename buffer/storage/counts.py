@@ -20,7 +20,7 @@ group/… and all evicted/… counts, even after a crash.
 from collections import Counter
 from collections.abc import Mapping
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 
 
 def present(row: GroupRow) -> dict[str, int]:

@@ -6,7 +6,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError

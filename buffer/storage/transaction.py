@@ -20,7 +20,7 @@ from buffer.storage.layout import (
     task_key,
     u64,
 )
-from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RunPosition, Status
+from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RunPosition, Status
 from r3l import codec
 from r3l.errors import NotFound, StoreError
 from r3l.records import Group, GroupState, Purpose, Record, Task

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 from buffer.storage import result_checksums
-from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError, install
 from r3l.records import Group, GroupState, Purpose
 from r3l.views.attempt_view import view

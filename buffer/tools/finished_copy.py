@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from buffer.sampling import task_history
 from buffer.storage import counts, folder_lock
-from buffer.storage.rows import GroupRow, RunPosition
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow, RunPosition
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import UserError

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Txn
 from r3l.errors import UserError
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from buffer.client.calls import Draw
-from buffer.groups import queries
+from buffer.groups import lookups
 from buffer.storage import result_checksums
-from buffer.storage.rows import Status
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import Status
 from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group
@@ -51,7 +51,7 @@ def trained_draw(store: Store, step: int) -> Draw:
         if drawn is None:
             raise NotFound(f"step {step}: its draw is not in the store")
         now = tuple(Status(group.state, group.cause, group.times) for group in groups)
-        draw = Draw.read(drawn, now, queries.drawn(txn, drawn))
+        draw = Draw.read(drawn, now, lookups.drawn(txn, drawn))
     if draw.recall_lost:
         raise NotFound(
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"

@@ -9,8 +9,8 @@ from lmdb import verify as lmdb_verify
 from buffer.groups.states import broken_rule
 from buffer.storage import counts, result_checksums
 from buffer.storage.layout import history_key, part_key, tag_prefix, u64
-from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn, read_group
 from r3l import codec
 from r3l.errors import R3LError

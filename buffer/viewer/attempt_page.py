@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from buffer.storage import result_checksums
-from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import TrainedAttempt
 from buffer.tools import group_facts
 from buffer.tools.json_values import plain as plain_values
 from r3l.records import Group, Int32, Trajectory

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow
 from buffer.tools import group_facts
 from buffer.viewer.attempt_page import Texts, plain_group
 from r3l import codec

@@ -11,7 +11,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
-from buffer.storage.rows import DrawRow, Status, TrainedAttempt
+from buffer.storage.stored_rows import DrawRow, Status, TrainedAttempt
 from r3l.records import (
     Group,
     GroupPlan,

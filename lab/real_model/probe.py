@@ -20,7 +20,6 @@ from launch.evaluation.play import own_engine
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.facts import LeaseFacts
 from r3l.algorithms.guidance_gain import estimate, of_group
-from r3l.algorithms.memory import Memory
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import (
     AttemptKey,
@@ -37,6 +36,7 @@ from r3l.rollout.prompts import Prompts
 from r3l.rollout.reflection import Reflection
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
+from r3l.training.group_memory import Memory
 
 TASKS, SLOTS, AT_ONCE = 72, 4, 8
 WAYS = {"free": None, "schema": False, "outcome first": True}

@@ -29,10 +29,10 @@ from learner.metrics.group_metrics import group_metrics
 from learner.step.deepspeed_config import learning_rate_share
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.memory import Memory
 from r3l.records import SUCCESS, Group, Task
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.run.config import RunConfig
+from r3l.training.group_memory import Memory
 from r3l.training.local_policy import LocalPolicy
 from r3l.training.step_loss import StepResult
 from r3l.training.trainer import Trainer

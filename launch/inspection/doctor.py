@@ -145,9 +145,14 @@ def _store(now: Snapshot) -> Iterator[Finding]:
 def _losses(now: Snapshot) -> Iterator[Finding]:
     stats, made = now.buffer.stats, sum(now.buffer.stats.train.values())
     for cause, count in stats.drops.items():
-        if cause != "no_contrast" and count > LOST_SHARE * made:
+        if cause not in stats.replaced and count > LOST_SHARE * made:
             remedy = "fewer actors, or a larger buffer.max_staleness" if cause == "stale" else ""
             yield _problem(f"{count} groups expired: {cause}; {made} are in the store", remedy)
+    for method, count in stats.algorithm_failed.items():
+        yield _problem(
+            f"the algorithm's {method} failed {count} times in the buffer, which used a default",
+            f"see {now.run}/logs/buffer.log",
+        )
     for name, count in stats.slot_drops.items():
         role, _, cause = name.partition("/")
         if cause not in stats.drops and count > LOST_SHARE * stats.puts:

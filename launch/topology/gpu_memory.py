@@ -18,6 +18,7 @@ stage3.py. Calling these functions would load torch. Stages 0 and 1 divide fewer
     largest layer    4·(parameters of the embedding) at stage 3
     buffer           2·5e8 at stage 3: a bucket of gradients (`reduce_bucket_size`)
     reference        2·P with a KL term and no adapters      /N at stage 3
+    averaged         4·T if the algorithm needs averaged weights
 
 With `learner.lora`, T is rank·20·h·L: the adapters of all linear layers of L Llama-like blocks of
 width h, with feed-forward layers 3.5 h wide. Otherwise T is P.
@@ -93,13 +94,14 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a
-    reference model."""
+    """Estimates the GPU memory of a run's processes. `reference`, `averaged`: whether the algorithm
+    needs a reference model, and averaged weights."""
 
     shape: ModelShape
     learner: LearnerConfig
     actor: ActorConfig
     reference: bool = False
+    averaged: bool = False
 
     @classmethod
     def of(cls, config: RunConfig) -> Self | None:
@@ -107,7 +109,9 @@ class MemoryEstimate:
         shape = model_shape(Path(config.model))
         if shape is None:
             return None
-        return cls(shape, config.learner, config.actor, "reference" in config.algorithm.needs)
+        needs = config.algorithm.needs
+        known = shape, config.learner, config.actor
+        return cls(*known, reference="reference" in needs, averaged="averaged" in needs)
 
     def learner_needs(self, ranks: int) -> dict[str, float]:
         """Returns the GiB that one rank's model states need, keyed by use."""
@@ -124,6 +128,7 @@ class MemoryEstimate:
             "largest layer": 4 * shape.vocabulary * shape.width / GIB if stage == 3 else 0.0,
             "buffer": 2 * BUCKET / GIB if stage == 3 else 0.0,
             "reference": 2 * held if self.reference and not adapted else 0.0,
+            "averaged": 4 * trained if self.averaged else 0.0,
         }
         if learner.offload != "none":
             needs |= {"gradients": 0.0, "optimizer": 0.0}

@@ -22,6 +22,10 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
             f"buffer/partial_dropped_{cause}": float(count)
             for cause, count in stats.partial_dropped.items()
         },
+        **{
+            f"buffer/algorithm_failed_{method}": float(count)
+            for method, count in stats.algorithm_failed.items()
+        },
         "buffer/bytes": float(stats.disk_bytes),
         "buffer/puts": float(stats.puts),
         "buffer/draws": float(stats.draws),

@@ -88,6 +88,7 @@ BUFFER = (
     ("expired_<cause>", "groups", "expired, by cause"),
     ("slots_<role>_<cause>", "slots", "failed, or expired with their group, by role and cause"),
     ("partial_dropped_<cause>", "attempts", "left by an actor, and not continued, by cause"),
+    ("algorithm_failed_<method>", "calls", "that failed, of the algorithm's plan, admits, recalls"),
     ("bytes", "bytes", "of the store's files now"),
     ("puts", "results", "accepted"),
     ("draws", "draws", "handed out"),

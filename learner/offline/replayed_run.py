@@ -8,6 +8,7 @@ the journal.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -22,8 +23,9 @@ from learner.offline.rebuild import tensors_of
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.draw_rows import make_rows
 from r3l.errors import NotFound, UserError
-from r3l.models.model_folder import check_model_folder, model_digest
+from r3l.models.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.models.model_path import model_path
+from r3l.rollout.chat import ChatFormat
 from r3l.run.files.run_folder import JOURNAL, RunFolder
 from r3l.training.model import resolve_dtype
 from r3l.weights.journal import Journal
@@ -90,8 +92,8 @@ class ReplayedRun:
         like = self.lines[earlier[-1]] if earlier else line
         self.trainer.budget = int(like.get("learner/tokens_per_micro_batch", self.trainer.budget))
         torch.set_num_threads(int(like.get("learner/threads", torch.get_num_threads())))
-        algorithm, vocabulary = self.config.algorithm, self.trainer.vocabulary
-        made = make_rows(self.trainer, algorithm, draw, vocabulary)
+        algorithm = self.config.algorithm
+        made = make_rows(self.trainer, algorithm, draw, lambda: self.chat)
         result = self.trainer.step(made.rows, algorithm.loss)
         if not result.applied:
             raise UserError(
@@ -104,6 +106,13 @@ class ReplayedRun:
             for place, weights in _stored_weights(self.run, number):
                 same[f"weights of the {place}"] = _equal(self.trainer, weights)
         return Replayed(number, found, same)
+
+    @cached_property
+    def chat(self) -> ChatFormat:
+        """The chat format of the run's model."""
+        model, earlier = model_path(self.config.model), self.config.actor.earlier_reasoning
+        tokenizer = read_tokenizer(model, f"model {self.config.model}")
+        return ChatFormat(tokenizer, earlier_reasoning=earlier)
 
     def _trainer(self, step: int) -> tuple[DeepSpeedTrainer, int]:
         """Loads the newest checkpoint before `step`, or the model if there is none. Returns

@@ -6,20 +6,22 @@ draw ─► queries ─► answers of the model ─► rows ─┬─► the ste
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic
 
 import numpy as np
 
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.rows import IMITATION, Row
 from r3l.errors import UserError
 from r3l.records import Int32, Trajectory
+from r3l.rollout.chat import ChatFormat
 from r3l.training.micro_batch import check_tokens
-from r3l.training.step_loss import AnyBatch, AnyTrainer, blamed
+from r3l.training.step_loss import AnyBatch, blamed
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,17 @@ class DrawRows(Generic[AnyBatch]):
 
 
 def make_rows(
-    trainer: AnyTrainer, algorithm: Algorithm, batch: AnyBatch, vocabulary: int
+    trainer: DeepSpeedTrainer,
+    algorithm: Algorithm,
+    batch: AnyBatch,
+    chat: Callable[[], ChatFormat] | None = None,
 ) -> DrawRows[AnyBatch]:
     """Asks the model what the algorithm wants to know, and makes the rows, equal on all ranks.
-    Raises UserError for tokens outside the vocabulary and for what the algorithm does wrong.
-    Collective."""
+    `chat`: makes the model's chat format. Raises UserError for tokens outside the vocabulary and
+    for what the algorithm does wrong. Collective."""
     began = time.monotonic()
-    check_tokens(_sequences(batch), vocabulary)
+    check_tokens(_sequences(batch), trainer.vocabulary)
+    batch = replace(batch, chat=chat)
     with blamed(algorithm.queries):
         queries = algorithm.queries(batch)
     asked = time.monotonic()

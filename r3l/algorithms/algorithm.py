@@ -18,7 +18,7 @@ G: the number of attempts in a group. Importing this module does not import torc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -51,6 +51,15 @@ class Algorithm(Section):
         "and up to N/2 retries; critique_grpo: N and up to N retries",
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuses a setting that hides a method."""
+        hidden = [
+            n for n in cls.model_fields for base in cls.__mro__[1:] if callable(vars(base).get(n))
+        ]
+        if hidden:
+            raise TypeError(f"the setting {hidden[0]!r} has the name of a method; rename it")
 
     # ── the service ─────────────────────────────────────────────────────────────────────
 

@@ -5,7 +5,7 @@ group complete      GroupFacts ─► Algorithm.admits
 at the draw         GroupFacts, the task's history ─► Algorithm.recalls
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -32,6 +32,14 @@ class StoredAttempt:
     @property
     def success(self) -> bool:
         return self.reward >= SUCCESS
+
+
+def attempts_of(group: Group) -> Iterator[StoredAttempt]:
+    """Yields the attempts of a stored group."""
+    for attempt in group.trajectories:
+        yield StoredAttempt(
+            group.group_id, attempt.slot, attempt.reward, group.oldest_version, attempt.of
+        )
 
 
 History = Iterable[StoredAttempt]

@@ -214,7 +214,10 @@ def _token_ratio(batch: TokenBatch) -> Tensor:
 def _reference_ratio(batch: TokenBatch) -> Tensor:
     """Computes log(π_ref/π)."""
     if batch.reference_BT is None:
-        raise ValueError("the KL needs the reference model's log-probabilities")
+        raise ValueError(
+            "the KL needs the reference model's log-probabilities; before the rows, call "
+            "batch = trainer.answer(batch, algorithm.queries(batch))"
+        )
     log_ratio_BT = batch.reference_BT - batch.logprobs_BT
     return log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 

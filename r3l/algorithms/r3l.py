@@ -260,11 +260,12 @@ class R3L(ReflectAndRetry):
     def samples(self, group: Group) -> list[tuple[Int32, Bool]]:
         """Returns the supervised samples of a group, as token ids and masks: both conversations of
         every verified correction and, with `praise`, reflections that recognise a success."""
-        found, thoughts = list[tuple[Int32, Bool]](), {r.name: r for r in group.reflections}
+        found, left = list[tuple[Int32, Bool]](), {r.name: r for r in group.reflections}
         for base, retry in group.retries:
-            if retry.reflection in thoughts and self.verifies(base, retry):
-                thought = thoughts[retry.reflection]
-                found += [(thought.token_ids, thought.response_mask), retry.as_shown()]
+            if retry.reflection and self.verifies(base, retry):
+                thought = left.pop(retry.reflection, None)  # once, for several retries
+                found += [] if thought is None else [(thought.token_ids, thought.response_mask)]
+                found.append(retry.as_shown())
         solved = {t.slot for t in group.trajectories if t.reward >= SUCCESS}
         if self.praise:
             for thought in group.reflections:

@@ -36,9 +36,11 @@ def user_path(name: str) -> Path:
     return path
 
 
-def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Raises UserError if `folder` lacks a usable Hugging Face model or tokenizer. `weights`:
-    whether to check the weights. `called`: how the message begins."""
+def check_model_folder(
+    folder: Path, called: str, *, weights: bool = True, tokenizer: bool = True
+) -> None:
+    """Raises UserError if `folder` lacks a usable Hugging Face model or tokenizer. `weights`,
+    `tokenizer`: whether to check these. `called`: how the message begins."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""
@@ -46,7 +48,8 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
             f"builtin for the shipped tiny policy{hub}"
         )
-    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
+    files = ("tokenizer.json", "tokenizer_config.json")
+    if tokenizer and not any((folder / file).is_file() for file in files):
         raise UserError(f"{called}: no tokenizer in {folder}; save one next to the model")
     if (folder / ADAPTER).is_file():
         raise UserError(

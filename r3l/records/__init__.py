@@ -5,7 +5,7 @@ are frozen. r3l.codec checks the types of fields when it reads a record. Every n
 that its arrays have the right dtypes and shapes, and that its fields agree with each other.
 """
 
-from r3l.records.group import (
+from r3l.records.groups import (
     AttemptKey,
     Group,
     GroupPlan,

@@ -162,6 +162,8 @@ class Exploration:
             if base is None:
                 raise PlanError(f"retry of slot {of}: it holds no attempt; retry a played one")
             _check_step(f"retry of slot {of}", pivot, base)
+            if reflection and reflection not in self.reflections:
+                raise PlanError(f"reflection {reflection[:80]!r}: no answer of this group has it")
             again = Retry(base, pivot, guidance, of, reflection=reflection)
             return await self._resolved(slot, of, self._attempt(slot, again, base.temperature))
 

@@ -164,7 +164,7 @@ def _module(
     if isinstance(model, nn.Module):
         return LogitsModule(model if device is None else model.to(device))
     folder = model_path(str(model))
-    check_model_folder(folder, f"model {model}")
+    check_model_folder(folder, f"model {model}", tokenizer=False)
     module = load_model(folder, dtype)
     module.to(device or default_device())
     return module

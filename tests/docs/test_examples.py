@@ -13,6 +13,10 @@ from envs import registry
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
 from envs.testing import check_env
+from r3l.algorithms.rehearsal.rehearse import rehearse
+from r3l.errors import UserError
+from r3l.run.config import load
+from tests.r3l.rollout.fakes import always_right, explored, learner_of_advice, reflection
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,7 +35,22 @@ def options(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(NAMES)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*NAMES, "two_pivots.py"}
+
+
+def test_two_retries_of_each_failure_begin_at_the_pivot_and_at_half_of_it() -> None:
+    name = f"{EXAMPLES / 'two_pivots.py'}:TwoPivots"
+    rehearse(load(None, [f"algorithm={name}"]).algorithm)
+    policy = learner_of_advice(reflection(step=2))
+    slots, thoughts = explored(policy, f"algorithm={name}", "algorithm.group_size=6")
+    found = [(slot.of, slot.trajectory.pivot) for slot in slots if slot.trajectory]
+    assert found == [(-1, -1), (-1, -1), (0, 2), (0, 1), (1, 2), (1, 1)]
+    assert set(thoughts) == {"reflect-0", "reflect-1"}  # each is asked for once
+    policy.reply = always_right
+    slots, _ = explored(policy, f"algorithm={name}", "algorithm.group_size=6")
+    assert [slot.cause for slot in slots] == ["", "", *["not_reflected"] * 4]
+    with pytest.raises(UserError, match="group_size"):
+        load(None, [f"algorithm={name}", "algorithm.group_size=8"])
 
 
 @pytest.mark.parametrize("file", NAMES)

@@ -35,7 +35,7 @@ def test_every_name_of_the_file_is_in_the_code_and_every_name_of_the_code_is_in_
 
 def test_the_file_has_names_of_every_kind(found):
     few = """algorithm r3l|argument r3l-launch doctor RUN|backend slurm
-command python -m envs.testing|command r3l-launch|command r3l-launch doctor
+command r3l-env check|command r3l-launch|command r3l-launch doctor
 command r3l-learner warmup|evaluation-metric success|logger wandb|message … is stopped
 message the rewards of every group are equal (their mean is …)
 metric group/reward_mean|metric actor/idle_share|option r3l-actor --weights

@@ -32,7 +32,7 @@ def test_the_library_page_runs_from_top_to_bottom(tmp_path, capsys) -> None:
                 assert TASKS in block
                 block = block.replace(TASKS, TASKS.replace("200", "10"))
             if "endpoint" in block:
-                fill(served, names["r3l"], names["policy"])
+                fill(served, names["r3l"])
             exec(compile(block, f"docs/library.md, block {number}", "exec"), names)
     finally:
         served.stop()
@@ -40,10 +40,11 @@ def test_the_library_page_runs_from_top_to_bottom(tmp_path, capsys) -> None:
     assert isinstance(names["group"], r3l.Group)
 
 
-def fill(served, r3l, policy) -> None:
+def fill(served, r3l) -> None:
     """Explores two groups and puts them into the buffer, as an actor does."""
     import asyncio
 
+    policy = r3l.LocalPolicy("builtin")
     with r3l.BufferClient(served.endpoint, name="actor") as client:
         client.add_tasks(r3l.tasks("workshop", 2))
         client.set_version(0)

@@ -99,3 +99,21 @@ def test_every_check_is_called() -> None:
     names = re.findall(r"def (check_\w+)", "".join(p.read_text() for p in folder.glob("*.py")))
     assert len(names) > 10
     assert [name for name in names if code.count(f"{name}(") < 2] == []
+
+
+def test_a_users_algorithm_is_rehearsed_before_the_model_is_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.checks.of_model.model_path", lambda *_: pytest.fail("the model"))
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from r3l.algorithms.algorithm import Algorithm\n"
+        "class Mine(Algorithm):\n"
+        "    async def explore(self, x):\n"
+        "        await x.play(0)\n"
+    )
+    for option in ("--check", "--dry-run"):
+        line = refused("--run", run, option, f"algorithm={file}:Mine")
+        assert f"algorithm {file}:Mine: explore, in a group of mixed attempts: " in line
+        assert "without a result for slot 1; call play, retry, skip or fail" in line
+    assert not run.exists()

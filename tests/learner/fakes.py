@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from buffer import BufferClient, Lease
 from launch.backends.process_commands import free_port
 from learner.warmup import tiny_policy
-from r3l.records import Group, GroupPlan
+from r3l.records import Group, GroupPlan, Trajectory
 from r3l.run.config import dump, load
 from r3l.training.step_loss import StepResult
 from tests.processes import command_line
@@ -39,16 +39,28 @@ def recorded_group(group_id: str, version: int, vocab: int = 200) -> Group:
     return at_version(group, version)
 
 
+def changed(group: Group, change: Callable[[Trajectory], Trajectory]) -> Group:
+    """The group with other attempts."""
+    results = (
+        replace(result, trajectory=change(result.trajectory)) if result.trajectory else result
+        for result in group.results
+    )
+    return replace(group, results=tuple(results))
+
+
 def at_version(group: Group, version: int) -> Group:
     """The group as if this version had sampled it."""
-    results = []
-    for result in group.results:
-        if result.trajectory is not None:
-            versions = np.full(result.trajectory.num_steps, version, dtype=np.int32)
-            sampled = {"step_versions": versions, "step_newest_versions": versions}
-            result = replace(result, trajectory=replace(result.trajectory, **sampled))
-        results.append(result)
-    return replace(group, results=tuple(results))
+
+    def sampled(attempt: Trajectory) -> Trajectory:
+        versions = np.full(attempt.num_steps, version, dtype=np.int32)
+        return replace(attempt, step_versions=versions, step_newest_versions=versions)
+
+    return changed(group, sampled)
+
+
+def rewarded(group: Group, reward: float) -> Group:
+    """The group as if all its attempts had earned this."""
+    return changed(group, lambda attempt: replace(attempt, reward=reward))
 
 
 PLAN = GroupPlan(4)

@@ -4,9 +4,9 @@ import time
 
 from learner import watchdog
 from learner.cli import main
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 
-apply = Trainer._apply
+apply = DeepSpeedTrainer._apply
 
 
 def hang() -> None:
@@ -15,12 +15,12 @@ def hang() -> None:
     time.sleep(600)
 
 
-def apply_or_hang(trainer: Trainer) -> tuple[bool, float]:
+def apply_or_hang(trainer: DeepSpeedTrainer) -> tuple[bool, float]:
     if trainer.rank == trainer.world - 1 and trainer.engine.global_steps == 1:
         hang()
     return apply(trainer)
 
 
 if __name__ == "__main__":
-    Trainer._apply = apply_or_hang
+    DeepSpeedTrainer._apply = apply_or_hang
     main()

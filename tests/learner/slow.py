@@ -4,16 +4,16 @@ import time
 from typing import Any
 
 from learner.cli import main
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 
-micro_batch = Trainer._micro_batch
+micro_batch = DeepSpeedTrainer._micro_batch
 
 
-def slowly(trainer: Trainer, *arguments: Any, **named: Any) -> dict[str, float]:
+def slowly(trainer: DeepSpeedTrainer, *arguments: Any, **named: Any) -> dict[str, float]:
     time.sleep(0.5)
     return micro_batch(trainer, *arguments, **named)
 
 
 if __name__ == "__main__":
-    Trainer._micro_batch = slowly
+    DeepSpeedTrainer._micro_batch = slowly
     main()

@@ -17,7 +17,7 @@ from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.errors import UserError
 from r3l.files import checksums, whole_file
 from r3l.files.checksums import with_checksum, without_checksum
@@ -35,14 +35,14 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> DeepSpeedTrainer:
     config = load(None, ["algorithm.group_size=4"])
     model = tiny_folder(tmp_path_factory.mktemp("model"))
-    return Trainer(model, config.learner, config.algorithm.build())
+    return DeepSpeedTrainer(model, config.learner)
 
 
 @pytest.fixture(scope="module")
-def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(trainer: DeepSpeedTrainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     for version in (3, 6):
         state = RunState(version, groups=(f"g{version}",))
@@ -57,7 +57,7 @@ def folder(two: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_that_the_tokenizer_saves_is_part_of_a_checkpoint(
-    trainer: Trainer, tmp_path: Path
+    trainer: DeepSpeedTrainer, tmp_path: Path
 ) -> None:
     class Templates:
         def save_pretrained(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_no_flipped_bit_of_any_file_of_a_checkpoint_goes_unseen(folder: Path) ->
 
 
 def test_no_flipped_bit_of_any_file_of_a_saved_model_goes_unseen(
-    trainer: Trainer, tmp_path: Path
+    trainer: DeepSpeedTrainer, tmp_path: Path
 ) -> None:
     class Vocabulary:
         def save_pretrained(self, folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_no_checkpoint_is_found_if_none_is_whole_and_each_is_named(
 
 
 def test_an_unfinished_checkpoint_is_never_loaded_and_the_next_save_removes_it(
-    folder: Path, trainer: Trainer
+    folder: Path, trainer: DeepSpeedTrainer
 ) -> None:
     shutil.copytree(folder / "step-000006", folder / ".building-000009")
     (folder / "step-000003" / "state.json").unlink()  # rotation was killed in the middle
@@ -176,7 +176,7 @@ def test_an_unfinished_checkpoint_is_never_loaded_and_the_next_save_removes_it(
 
 
 def test_a_damaged_checkpoint_does_not_push_out_the_one_just_saved(
-    folder: Path, trainer: Trainer
+    folder: Path, trainer: DeepSpeedTrainer
 ) -> None:
     truncated(folder / "step-000006" / "model.safetensors")
     saved(trainer, folder, RunState(5), keep=1)
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_does_not_push_out_the_one_just_saved(
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_save_killed_at_any_moment_leaves_a_checkpoint_to_resume_from(
-    folder: Path, trainer: Trainer, again: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path, trainer: DeepSpeedTrainer, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`again`: a damaged checkpoint of the same version is in the way."""
     if again:
@@ -232,7 +232,7 @@ class Reading(CheckpointCommand):
 
 
 def test_a_checkpoint_that_the_users_command_reads_is_not_removed(
-    trainer: Trainer, tmp_path: Path
+    trainer: DeepSpeedTrainer, tmp_path: Path
 ) -> None:
     checkpoints = Checkpoints(trainer, tmp_path, Silent(), 1, Reading("", 1.0))
     for version in (1, 2, 3):
@@ -242,7 +242,7 @@ def test_a_checkpoint_that_the_users_command_reads_is_not_removed(
 
 
 def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: DeepSpeedTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, flush, command = threading.Event(), whole_file.flush, Reading("", 1.0)
     complete = command.submitted
@@ -267,7 +267,7 @@ def test_training_goes_on_while_a_checkpoint_goes_to_disk_and_the_next_one_waits
 @pytest.mark.parametrize("place", ["optimizer_state.save", "write_tensors", "flush"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     folder: Path,
-    trainer: Trainer,
+    trainer: DeepSpeedTrainer,
     place: str,
     wrong: Exception,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,7 +287,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
 
 
 def test_a_checkpoint_has_the_weights_of_its_version_though_the_next_step_has_changed_them(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: DeepSpeedTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, write = threading.Event(), tensor_file.write_tensors
 
@@ -312,7 +312,7 @@ def test_a_checkpoint_has_the_weights_of_its_version_though_the_next_step_has_ch
 
 
 def test_a_model_that_cannot_be_written_leaves_the_one_before(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer: DeepSpeedTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(Silent):
         def save_pretrained(self, folder: Path) -> None:

@@ -83,7 +83,8 @@ def test_a_run_that_is_not_a_folder_and_a_damaged_tokenizer_are_refused(
 def test_an_unusable_address_is_refused_before_the_model_is_loaded(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.step.trainer.Trainer", None)  # who loads it, fails
+    # Who loads it, fails.
+    monkeypatch.setattr("learner.step.deepspeed_trainer.DeepSpeedTrainer", None)
     run = tmp_path / "run"
     assert "weights 'nonsense': must look like" in refused(run, model, weights="nonsense")
     with socket.create_server(("127.0.0.1", 0)) as taken:

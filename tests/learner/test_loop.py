@@ -4,7 +4,6 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,13 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from learner.checkpoint import latest
-from r3l.records import SlotResult
+from r3l.records import Group, Trajectory
 from r3l.run.process.last_heartbeat import HEARTBEAT
 from tests.learner.fakes import (
     Learning,
     Recording,
     buffer_options,
+    changed,
     prepare,
     recorded_group,
     steps_of,
@@ -47,20 +47,21 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def poisoned(group_id: str, version: int) -> Iterator[SlotResult]:
+def poisoned(group_id: str, version: int) -> Group:
     """Recorded groups, of which the fifth and all from the thirteenth on hold POISON."""
-    number = int(group_id[1:])
-    for result in recorded_group(group_id, version):
-        if result.trajectory is not None and (number == 5 or number >= 13):
-            token_ids = result.trajectory.token_ids.copy()
-            token_ids[1] = POISON
-            result = replace(result, trajectory=replace(result.trajectory, token_ids=token_ids))
-        yield result
+    group, number = recorded_group(group_id, version), int(group_id[1:])
+
+    def poison(attempt: Trajectory) -> Trajectory:
+        token_ids = attempt.token_ids.copy()
+        token_ids[1] = POISON
+        return replace(attempt, token_ids=token_ids)
+
+    return changed(group, poison) if number == 5 or number >= 13 else group
 
 
-def foreign(group_id: str, version: int) -> Iterator[SlotResult]:
+def foreign(group_id: str, version: int) -> Group:
     """Recorded groups of a much larger vocabulary."""
-    yield from recorded_group(group_id, version, vocab=100_000)
+    return recorded_group(group_id, version, vocab=100_000)
 
 
 def test_a_stopped_learner_of_two_ranks_leaves_its_step_and_saves_the_last_finished_one(

@@ -1,6 +1,5 @@
 """What rank 0 does around a step: waits for a batch, commits, publishes, reports."""
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,25 +11,29 @@ import msgspec
 import pytest
 
 from buffer import BufferStats, Draw
-from buffer.storage.rows import DrawRow, Status, TrainedAttempt
+from buffer.storage.stored_rows import DrawRow, Status
 from learner import loop, rank0
 from learner.checkpoint import RunState
 from learner.loop import Training
 from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
-from learner.step.trainer import StepResult
+from learner.step.draw_rows import DrawRows
 from learner.watchdog import Watchdog
+from r3l.algorithms.published.grpo import GRPO
+from r3l.algorithms.r3l import R3L
 from r3l.codec import encode
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
-from r3l.records import Group, ReflectionRecord
+from r3l.records import Group
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import load
 from r3l.run.files.run_folder import RunFolder
-from tests.r3l.training.fakes import explore_group
+from r3l.training.step_loss import StepResult
+from tests.r3l.training.fakes import explore_group, rows_of, thought
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
 ROW = DrawRow(6, "r", "learner", 0, ("g5",), "fifo", 3.0)
-DRAW = Draw(ROW, (Status("drawn", "", {"complete": 1.0, "drawn": 3.0}),), [encode(GROUP)])
+NOW = (Status("drawn", "", {"complete": 1.0, "drawn": 3.0}),)
+DRAW = Draw.read(ROW, NOW, [encode(GROUP)])
 METRICS = {"learner/loss": 0.5, "learner/grad_norm": 1.0, "learner/step_s": 2.0}
 
 
@@ -112,7 +115,7 @@ def part(rank: Rank0, leads: bool = True) -> Training:
 
 
 def finish(rank: Rank0, draw: Draw, version: int, result: StepResult) -> None:
-    part(rank).finish_step(draw, version, result)
+    part(rank).finish_step(DrawRows(draw, [], {}), version, result)
 
 
 def reported(run: Path) -> list[dict[str, Any]]:
@@ -203,11 +206,11 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
     rank: Rank0, calls: list[str], tmp_path: Path
 ) -> None:
     rank.waited_s = 2.0
-    used = (TrainedAttempt("g1", "g1", "base", 0, 0.5, 0, 0.1),)
-    finish(rank, DRAW, 2, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
+    made = DrawRows(DRAW, rows_of(DRAW.groups, GRPO(kl_coef=0)), {})
+    part(rank).finish_step(made, 2, StepResult(True, dict(METRICS), out_of_memory=1))
     assert calls == ["commit 6 as 2", "publish 2"]
     service: Any = rank.client
-    assert service.attempts == used
+    assert [(one.group_id, one.slot) for one in service.attempts] == [("g5", n) for n in (0, 1, 2)]
     assert rank.last_state.groups == ("g5",)
     [line] = reported(tmp_path)
     assert (line["kind"], line["step"]) == ("step", 2)
@@ -264,7 +267,8 @@ def test_every_rank_meets_and_gathers_in_the_same_order(
         rank.stop()
     orders = []
     for leads in (True, False):
-        part(rank, leads).finish_step(DRAW, version, StepResult(True, dict(METRICS)))
+        made = DrawRows(DRAW, [], {})
+        part(rank, leads).finish_step(made, version, StepResult(True, dict(METRICS)))
         orders.append(done.copy())
         done.clear()
     assert orders[0] == orders[1] and "gather" in orders[0]
@@ -274,7 +278,7 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
     rank: Rank0, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ("g1", "g2", "g3", "g4", "g6", "g7", "g8", "g404", "g9")  # four a request
-    draw = dataclasses.replace(DRAW, row=msgspec.structs.replace(ROW, replaced=names))
+    draw = Draw.read(msgspec.structs.replace(ROW, replaced=names), NOW, [encode(GROUP)])
     finish(rank, draw, 1, StepResult(True, dict(METRICS)))
     assert "replaced groups: group g404 was evicted" in caplog.text
     [line] = reported(tmp_path)
@@ -287,19 +291,40 @@ def test_a_step_without_a_readable_reflection_is_reported_with_the_beginning_of_
     rank: Rank0, tmp_path: Path
 ) -> None:
     finish(rank, DRAW, 2, StepResult(True, dict(METRICS)))
-    thought = ReflectionRecord("Well, I think", cause="not_json")
-    unread = [msgspec.structs.replace(one, reflection=thought) for one in GROUP.results]
-    group = msgspec.structs.replace(GROUP, results=tuple(unread))
-    draw = dataclasses.replace(DRAW, records=[encode(group)])
+    unread = (thought(0, text="Well, I think", cause="not_json"),)
+    draw = Draw.read(ROW, NOW, [encode(msgspec.structs.replace(GROUP, reflections=unread))])
     finish(rank, draw, 3, StepResult(True, dict(METRICS)))
     read, line = reported(tmp_path)
     assert "unread" not in read and line["unread"] == "'Well, I think'"
     assert line["group/reflection_not_json"] == 1.0
 
 
+def test_the_share_of_groups_without_retries_is_reported_if_the_algorithm_retries(
+    rank: Rank0, tmp_path: Path
+) -> None:
+    plain = explore_group((0.0, 1.0), (), group_id="g6")
+    row, now = msgspec.structs.replace(ROW, groups=("g5", "g6")), NOW * 2
+    draw = Draw.read(row, now, [encode(GROUP), encode(plain)])
+    finish(rank, draw, 2, StepResult(True, dict(METRICS)))
+    rank.config = rank.config.model_copy(update={"algorithm": GRPO()})
+    finish(rank, draw, 3, StepResult(True, dict(METRICS)))
+    retries, none = reported(tmp_path)
+    assert retries["group/without_retries"] == 0.5 and "group/without_retries" not in none
+
+
+def test_a_correction_is_verified_by_the_rule_of_the_run(rank: Rank0, tmp_path: Path) -> None:
+    better = explore_group((0.0,), (0.5,), group_id="g5")
+    draw = Draw.read(ROW, NOW, [encode(better)])
+    for strict in (True, False):
+        algorithm = R3L(verified_requires_success=strict)
+        rank.config = rank.config.model_copy(update={"algorithm": algorithm})
+        finish(rank, draw, 2, StepResult(True, dict(METRICS)))
+    assert [line["group/verified_rate"] for line in reported(tmp_path)] == [0.0, 1.0]
+
+
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
-        expired = dataclasses.replace(DRAW, row=msgspec.structs.replace(ROW, draw_id=7))
+        expired = Draw.read(msgspec.structs.replace(ROW, draw_id=7), NOW, [encode(GROUP)])
         finish(rank, expired, 1, StepResult(True, dict(METRICS)))
     assert calls == []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from buffer import Draw
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
 from r3l.records import Recalled
@@ -20,7 +20,7 @@ GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i
 def draw_of(records: list[bytes]) -> Draw:
     names = tuple(group.group_id for group in GROUPS)
     row = DrawRow(7, "r", "learner", 3, names, "fifo", 1.5, weights=(0.25, 1.0, 50.0))
-    return Draw(row, (Status("drawn", "", {}),) * 3, records)
+    return Draw.read(row, (Status("drawn", "", {}),) * 3, records)
 
 
 @pytest.fixture

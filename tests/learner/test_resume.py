@@ -2,17 +2,16 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from buffer import BufferClient
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
-from r3l.records import SlotResult
+from r3l.records import Group
 from tests.buffer.fakes import Served
 from tests.learner.fakes import (
     Learning,
@@ -20,6 +19,7 @@ from tests.learner.fakes import (
     buffer_options,
     prepare,
     recorded_group,
+    rewarded,
     steps_of,
     tiny_model,
 )
@@ -34,7 +34,7 @@ def trained(
     model: Path,
     ranks: int,
     *more: str,
-    results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+    played: Callable[[str, int], Group] = recorded_group,
     killed: bool = False,
     left: int | None = None,
 ) -> dict[int, dict[str, float]]:
@@ -43,7 +43,7 @@ def trained(
     run = folder / name
     prepare(run, model, *more)
     served = serve(folder / f"store-{name}", *buffer_options(), *more)
-    with Recording(served.endpoint, results):
+    with Recording(served.endpoint, played):
         learner = Learning(run, served.endpoint, ranks)
         if killed:
             learner.wait_for_step(random.Random(time.time()).randint(1, 8))
@@ -59,13 +59,11 @@ def trained(
 
 
 def killed_and_whole(
-    serve, tmp_path: Path, model: Path, ranks: int, *more: str, results=recorded_group
+    serve, tmp_path: Path, model: Path, ranks: int, *more: str, played=recorded_group
 ):
     """The metrics by step of a run killed at a random step, and of the unbroken one."""
     killed, whole = (
-        trained(
-            serve, tmp_path, name, model, ranks, *more, results=results, killed=name == "killed"
-        )
+        trained(serve, tmp_path, name, model, ranks, *more, played=played, killed=name == "killed")
         for name in ("killed", "whole")
     )
     return killed, whole
@@ -144,12 +142,10 @@ def flat(number: int) -> bool:
     return number % 3 == 1
 
 
-def some_flat(group_id: str, version: int) -> Iterator[SlotResult]:
+def some_flat(group_id: str, version: int) -> Group:
     """Recorded groups, of which every third has no contrast."""
-    for result in recorded_group(group_id, version):
-        if result.trajectory is not None and flat(int(group_id[1:])):
-            result = replace(result, trajectory=replace(result.trajectory, reward=1.0))
-        yield result
+    group = recorded_group(group_id, version)
+    return rewarded(group, 1.0) if flat(int(group_id[1:])) else group
 
 
 @pytest.mark.nightly
@@ -157,7 +153,7 @@ def some_flat(group_id: str, version: int) -> Iterator[SlotResult]:
 def test_killed_ranks_under_dapo_train_full_batches_with_contrast_and_every_group_once(
     serve, tmp_path: Path, model: Path
 ) -> None:
-    killed, whole = killed_and_whole(serve, tmp_path, model, 2, "algorithm=dapo", results=some_flat)
+    killed, whole = killed_and_whole(serve, tmp_path, model, 2, "algorithm=dapo", played=some_flat)
     assert sorted(killed) == sorted(whole) == list(range(1, 10))
     for step in whole:
         assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step
@@ -174,13 +170,10 @@ def test_killed_ranks_under_dapo_train_full_batches_with_contrast_and_every_grou
         assert 0 < steps[9]["group/no_contrast"] < 1
 
 
-def some_failed(group_id: str, version: int) -> Iterator[SlotResult]:
+def some_failed(group_id: str, version: int) -> Group:
     """Recorded groups, of which every third has no success."""
-    for result in recorded_group(group_id, version):
-        if result.trajectory is not None and flat(int(group_id[1:])):
-            failed = replace(result.trajectory, reward=0.0)
-            result = replace(result, trajectory=failed, aux=())
-        yield result
+    group = recorded_group(group_id, version)
+    return rewarded(group, 0.0) if flat(int(group_id[1:])) else group
 
 
 @pytest.mark.nightly
@@ -189,7 +182,7 @@ def test_killed_ranks_recall_the_same_attempts_and_have_the_same_losses(
     serve, tmp_path: Path, model: Path
 ) -> None:
     settings = ("algorithm.recall_count=2", "env.train_tasks=3")
-    killed, whole = killed_and_whole(serve, tmp_path, model, 2, *settings, results=some_failed)
+    killed, whole = killed_and_whole(serve, tmp_path, model, 2, *settings, played=some_failed)
     assert sorted(killed) == sorted(whole) == list(range(1, 10))
     for step in whole:
         assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from buffer import Draw
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from learner import ranks as exchange
 from r3l.codec import encode
 from r3l.errors import RankLost
-from tests.learner.fakes import explore_group
+from tests.r3l.training.fakes import explore_group
 
 rank, *ports = map(int, sys.argv[1:])
 logging.basicConfig(level=logging.INFO)
@@ -29,7 +29,7 @@ exchange.WARN_AFTER_S = 1.0
 trainer = SimpleNamespace(rank=rank, world=2, device=torch.device("cpu"))
 group = explore_group((0.0, 1.0), (1.0, None))
 row = DrawRow(7, "r", "learner", 0, ("g0",), "fifo", 1.5, weights=(0.5,))
-draw = Draw(row, (Status("drawn", "", {}),), [encode(group)])
+draw = Draw.read(row, (Status("drawn", "", {}),), [encode(group)])
 for hangs, port in enumerate(ports):
     at = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2)

@@ -4,11 +4,11 @@ import asyncio
 import json
 import zlib
 
-from r3l.algorithms.memory import Memory
 from r3l.errors import EngineDead
 from r3l.records import Group, ReflectionRecord, SlotResult, Task
 from r3l.rollout.exploration import Decoding, Exploration
 from r3l.rollout.group import explore_group
+from r3l.training.group_memory import Memory
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 TASK = Task("corridor/1", "corridor", 1)

@@ -49,9 +49,9 @@ def test_a_cause_is_a_short_label_whatever_was_raised(text):
     error = from_wire(unpack(pack(to_wire(EnvironmentFailed(text, cause=text, traceback=text)))))
     assert len(error.cause.encode()) <= LABEL_LIMIT and "\0" not in error.cause
     if error.cause:
-        SlotResult("base", 0, "failed", cause=error.cause)
+        SlotResult(0, "failed", cause=error.cause)
     with pytest.raises(RecordError, match="80 bytes of printable text"):
-        SlotResult("base", 0, "failed", cause=f"{text}\0")
+        SlotResult(0, "failed", cause=f"{text}\0")
 
 
 @given(TEXTS)

@@ -23,7 +23,7 @@ from launch.checks.presets import DEMO
 from learner.publisher import WeightPublisher
 from r3l.models.model_path import builtin_policy
 from r3l.notices import NOTICE_LINE
-from r3l.records import Group, GroupPlan
+from r3l.records import Group
 from r3l.run import config as configuration
 from tests.processes import command_line, lives
 
@@ -53,7 +53,10 @@ class Job:
         self.config.write_text(configuration.dump(demo))
         store = ["--store", str(folder / "store"), "--bind", "tcp://127.0.0.1:0"]
         limits = [f"buffer.lease_s={lease_s}", "buffer.max_staleness=1000", "--keys", str(service)]
-        self.served = self.start("buffer.cli", "serve", *store, *limits, stdout=subprocess.PIPE)
+        rules = ["--config", str(self.config)]  # the algorithm plans the groups
+        self.served = self.start(
+            "buffer.cli", "serve", *rules, *store, *limits, stdout=subprocess.PIPE
+        )
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]
         self.client = BufferClient(self.buffer, name="test", keys=self.learner_keys)
@@ -95,7 +98,7 @@ class Job:
 
     def abandoned(self) -> Lease:
         """What the buffer gives to another actor: a group somebody gave back, if there is one."""
-        lease = self.client.lease("helper", 3, GroupPlan(4, 4))
+        lease = self.client.lease("helper", 3)
         assert isinstance(lease, Lease)
         return lease
 

@@ -117,7 +117,7 @@ def losses(groups: list[Group], log: str, seed: int) -> tuple[int, int, int]:
         for result in group.results:
             attempt = result.trajectory
             assert attempt is not None and attempt.num_steps == long_walk.STEPS
-            places = [(begins, "base", result.slot, k) for k in range(attempt.num_steps)]
+            places = [(begins, "play", result.slot, k) for k in range(attempt.num_steps)]
             kept = [tokens[zlib.crc32(repr(place).encode())][-1] for place in places]
             assert kept == (attempt.step_spans[:, 1] - attempt.step_spans[:, 0]).tolist()
     return sum(len(numbers) - 1 for numbers in tokens.values()), sampled, lost

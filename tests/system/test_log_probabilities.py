@@ -15,9 +15,10 @@ import torch
 from actors.agents.agent_attempt import agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import make, tasks, tasks_of_all
-from learner.step.batch import Row, rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l import codec
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
 from r3l.models.model_path import builtin_policy
 from r3l.records import Group, GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
@@ -25,6 +26,7 @@ from r3l.rollout.policy_interface import SampleParams
 from r3l.run.config import RunConfig, load
 from r3l.run.settings.learner import LearnerConfig
 from tests.actors.fakes import PROMPT, Served
+from tests.r3l.rollout.fakes import exploration
 
 pytestmark = pytest.mark.system
 
@@ -41,40 +43,40 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Trainer:
+def trainer() -> DeepSpeedTrainer:
     unmoved = LearnerConfig(lr=1e-12)
-    return Trainer(builtin_policy(), unmoved, GRPO.algorithm.build())
+    return DeepSpeedTrainer(builtin_policy(), unmoved, needs=GRPO.algorithm.needs)
 
 
-def sampled(served: Served, temperature: float) -> list[Row]:
+def sampled(served: Served, trainer: DeepSpeedTrainer, temperature: float) -> list[Row]:
     """The rows of some groups that were sampled at a temperature, and written and read since."""
     config = load(None, ["algorithm=grpo", "algorithm.group_size=4", f"actor.{temperature=}"])
-    algorithm = config.algorithm.build()
+    algorithm = config.algorithm
 
     async def explore() -> list[Group]:
         groups = []
         for number, task in enumerate(tasks("workshop", {}, "train", 6)):
-            results = await explore_group(
-                task, served.policy, lambda: make("workshop"), config, seed=number
-            )
+            x = exploration(served.policy, config, task, lambda task: make("workshop"), seed=number)
+            results = await explore_group(algorithm.explore, x)
             read = tuple(codec.decode(SlotResult, codec.encode(result)) for result in results)
-            groups.append(Group(f"g{number}", task, algorithm.plan(), "complete", read))
+            groups.append(Group(f"g{number}", task, x.plan, "complete", read))
         return groups
 
     groups = served.run(explore())
     assert {t.temperature for group in groups for t in group.trajectories} == {temperature}
-    return rows_of(groups, algorithm)
+    batch = Batch(groups)
+    return algorithm.rows(trainer.answer(batch, algorithm.queries(batch)))
 
 
-def measured(trainer: Trainer, rows: list[Row]) -> dict[str, float]:
-    return trainer.step(rows).metrics
+def measured(trainer: DeepSpeedTrainer, rows: list[Row]) -> dict[str, float]:
+    return trainer.step(rows, GRPO.algorithm.loss).metrics
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_the_learner_computes_the_stored_log_probabilities_at_any_temperature(
-    served: Served, trainer: Trainer, temperature: float
+    served: Served, trainer: DeepSpeedTrainer, temperature: float
 ) -> None:
-    rows = sampled(served, temperature)
+    rows = sampled(served, trainer, temperature)
     metrics = measured(trainer, rows)
     tokens = sum(int(row.mask.sum()) for row in rows)
     assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < 1e-4
@@ -127,10 +129,8 @@ def explored(
             environments_of_all(config.env, count) as made,
             agents_served(made, config, served.policy) as make_env,
         ):
-            return [
-                await explore_group(t, served.policy, lambda t=t: make_env(t), config, plan=plan)
-                for t in tasks
-            ]
+            groups = (exploration(served.policy, config, t, make_env, plan=plan) for t in tasks)
+            return [await explore_group(config.algorithm.explore, x) for x in groups]
 
     return served.run(explore())
 
@@ -170,24 +170,20 @@ def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    improved = "algorithm.verified_requires_success=false"
     short = "actor.max_reflection_tokens=192"
     example = ROOT / "examples" / "agents" / "workshop_r3l.yaml"
-    groups = explored(served, load(example, [improved, short]), GroupPlan(1, 1), 24)
+    groups = explored(served, load(example, [short]), GroupPlan(2), 24)
     compared = 0
-    for group in groups:
-        bases = {result.slot: result.trajectory for result in group if result.role == "base"}
-        for result in group:
-            assert result.cause != "replay_diverged"
-            base, retry = bases[result.slot], result.trajectory
-            if result.role == "base" or base is None or retry is None:
-                continue
-            end = int(base.step_spans[retry.pivot - 1, 1]) if retry.pivot else 0
-            assert np.array_equal(base.token_ids[:end], retry.token_ids[:end])
-            for sample in result.aux:
-                if sample.kind == "retry":
-                    known = retry.logprobs[retry.responses_from(retry.pivot)]
-                    mine = learned(sample.token_ids)[sample.response_mask[1:]]
-                    assert np.abs(mine - known).max() < 1e-5
-                    compared += 1
+    for first, second in groups:
+        assert second.cause != "replay_diverged"
+        base, retry = first.trajectory, second.trajectory
+        if base is None or retry is None:
+            continue
+        end = int(base.step_spans[retry.pivot - 1, 1]) if retry.pivot else 0
+        assert np.array_equal(base.token_ids[:end], retry.token_ids[:end])
+        assert retry.of == base.slot and retry.shown is not None
+        known = retry.logprobs[retry.responses_from(retry.pivot)]
+        ids, mask = retry.as_shown()
+        assert np.abs(learned(ids)[mask[1:]] - known).max() < 1e-5
+        compared += 1
     assert compared, [(result.role, result.status, result.cause) for g in groups for result in g]

@@ -3,6 +3,7 @@
 The retries are trained without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -26,9 +27,9 @@ class ReflectGRPO(ReflectAndRetry):
     def plan(self, lease: LeaseFacts) -> GroupPlan:
         return GroupPlan(self.group_size + self.group_size // 2)
 
-    def pairs(self, slots: int) -> list[tuple[int, int]]:
-        bases = min(self.group_size, slots)
-        return [(i, bases + i if bases + i < slots else -1) for i in range(bases)]
+    def retries(self, slots: int) -> Mapping[int, Sequence[int]]:
+        attempts = min(self.group_size, slots)
+        return {i: range(attempts + i, slots)[:1] for i in range(attempts)}
 
     def reflects_on(self, base: Trajectory) -> bool:
         return base.reward < SUCCESS

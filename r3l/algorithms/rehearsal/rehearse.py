@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt
+from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt, attempts_of
 from r3l.algorithms.guidance_gain import GROUPS, GroupGain
 from r3l.algorithms.rehearsal import rules
 from r3l.algorithms.rehearsal.made_up import (
@@ -39,7 +39,6 @@ from r3l.records import (
     Recalled,
     ReflectionRecord,
     SlotResult,
-    Trajectory,
 )
 from r3l.rollout.env_calls import place
 from r3l.rollout.exploration import Decoding, Exploration
@@ -77,7 +76,7 @@ class _Rehearsal:
             self._group(f"g{i}", GroupPlan(3), self._explored(i, "mixed", GroupPlan(3), plain))
             for i in (1, 2)
         ]
-        self.history = [each for group in self.stored for each in _stored_attempts(group)]
+        self.history = [each for group in self.stored for each in attempts_of(group)]
 
     def run(self) -> None:
         groups = self._groups(self._plan(0, [], []))
@@ -86,14 +85,16 @@ class _Rehearsal:
             groups += self._groups(later)
         for group in groups:
             with self._calling("admits", SERVICE_S):
-                cause = self.algorithm.admits(_facts(group))
+                cause = self.algorithm.admits(GroupFacts.of_group(group, VERSION))
             self._check("admits", rules.of_cause(cause))
         with self._calling("admits", SERVICE_S):
             _ = self.algorithm.replaces_groups
         recalled = [each for group in groups for each in self._recalled(group)]
         weights = np.linspace(0.5, 1.5, len(groups)).tolist()
         whole = [_with_a_failed_slot(group) for group in groups]
-        rows = self._rows(Batch(whole, weights, recalled, {groups[0].group_id}, VERSION))
+        replayed = {groups[0].group_id}
+        chat = MadeUpPolicy("mixed").chat
+        rows = self._rows(Batch(whole, weights, recalled, replayed, VERSION, chat=lambda: chat))
         if rows and changes_the_loss(type(self.algorithm)):
             with self._calling("loss", OTHERS_S):
                 try_loss(self.algorithm, rows)
@@ -112,7 +113,9 @@ class _Rehearsal:
 
     def _recalled(self, group: Group) -> list[Recalled]:
         with self._calling("recalls", SERVICE_S):
-            chosen = self.algorithm.recalls(_facts(group), iter(self.history), _random)
+            chosen = self.algorithm.recalls(
+                GroupFacts.of_group(group, VERSION), iter(self.history), _random
+            )
         self._check("recalls", rules.of_recalled(chosen, self.history))
         keys = {AttemptKey(each.group_id, each.slot) for each in chosen}
         return self._handed(keys, into=group.group_id)
@@ -233,22 +236,6 @@ class _Rehearsal:
         except BaseException as error:
             reason = f"raised {type(error).__name__}: {str(error)[:300]} ({place(error)})"
             self._refuse(method, reason)
-
-
-def _stored_attempts(group: Group) -> list[StoredAttempt]:
-    """Describes a group's attempts as the service does."""
-    version = group.oldest_version
-    return [
-        StoredAttempt(group.group_id, int(t.slot), t.reward, version, int(t.of))
-        for t in group.trajectories
-    ]
-
-
-def _facts(group: Group) -> GroupFacts:
-    """Describes a group as the service does."""
-    attempts: list[Trajectory] = group.trajectories
-    rewards, of = [t.reward for t in attempts], [int(t.of) for t in attempts]
-    return GroupFacts(TASK.task_id, rewards, of, VERSION, group.plan.kind)
 
 
 def _random() -> np.random.Generator:

@@ -1,19 +1,21 @@
 """Reflect, then retry: the exploration that R³L and its baselines share.
 
-For every pair of a slot and its retry's slot, all pairs at the same time:
+For every attempt, all attempts at the same time:
 
-    attempt ─► reflection ─► triggers a retry? ── no ─► the retry's slot is skipped
+    attempt ─► reflection ─► triggers a retry? ── no ─► the slots of its retries are skipped
                                      │ yes
                                      ▼
-        the attempt again from its pivot, with the guidance shown
+        the attempt again from a pivot, with the guidance shown
 
-Each step is a method, for a subclass to replace: question, triggers, pivot_of, guidance_of.
+Each step is a method, for a subclass to replace: retries, question, triggers, pivot_of or
+pivots_of, guidance_of.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
-from r3l.errors import EpisodeError, ReflectionError
+from r3l.errors import EpisodeError, PlanError, ReflectionError
 from r3l.records import ReflectionRecord, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.exploration import Exploration, Question, Verdict
@@ -23,53 +25,75 @@ from r3l.rollout.prompts import Prompts
 class ReflectAndRetry(RatioAlgorithm):
     """The base of algorithms that reflect on attempts and retry them."""
 
-    def pairs(self, slots: int) -> list[tuple[int, int]]:
-        """Returns (slot, slot of its retry) for a group of `slots` slots; -1: it gets no retry."""
-        bases = slots - slots // 2
-        return [(i, bases + i if bases + i < slots else -1) for i in range(bases)]
+    def retries(self, slots: int) -> Mapping[int, Sequence[int]]:
+        """Returns the slots of each attempt's retries, in a group of `slots` slots. By default each
+        attempt in the first half of the slots may get one."""
+        attempts = slots - slots // 2
+        return {i: range(attempts + i, slots)[:1] for i in range(attempts)}
 
     async def explore(self, x: Exploration) -> None:
-        retry_of = dict(self.pairs(x.plan.slots))
+        retries = self.retries(x.plan.slots)
 
-        async def explore_pair(slot: int) -> None:
-            base = await x.play(slot, retried=retry_of[slot] >= 0)
-            if retry_of[slot] >= 0:
-                await self.reflect_and_retry(x, slot, base, retry_of[slot])
+        async def explore_one(slot: int) -> None:
+            again = retries[slot]
+            base = await x.play(slot, retried=len(again) > 0)
+            if again:
+                await self.reflect_and_retry(x, slot, base, again)
 
-        await x.each(retry_of, explore_pair)
+        await x.each(retries, explore_one)
 
     async def reflect_and_retry(
-        self, x: Exploration, slot: int, base: Trajectory | None, retry: int
+        self, x: Exploration, slot: int, base: Trajectory | None, again: Sequence[int]
     ) -> None:
-        """Resolves the slot `retry`, which may retry `base`, the attempt in `slot`."""
+        """Resolves the slots `again`, which may retry `base`, the attempt in `slot`."""
         if base is None:
-            await x.fail(retry, "no_base", of=slot)
+            for retry in again:
+                await x.fail(retry, "no_base", of=slot)
             return
-        if not self.reflects_on(base):
-            await x.skip(retry, "not_reflected", of=slot)
+        thought = await self.thought_about(x, base, again)
+        if thought is None:
             return
-        try:
-            prompts = await x.prompts()
-            thought = await x.ask(
-                f"reflect-{slot}",
-                self.question(base, prompts),
+        prompts, pivots = await x.prompts(), self.pivots_of(thought, base, len(again))
+        if len(pivots) != len(again):
+            raise PlanError(f"pivots_of returned {pivots}; return {len(again)} steps")
+        pivot_of_slot = dict(zip(again, pivots, strict=True))
+
+        async def play(retry: int) -> None:
+            await x.retry(
+                retry,
                 of=slot,
-                schema=self.answer_schema(base),
-                read=lambda text, complete: self.read(text, complete, base),
+                pivot=pivot_of_slot[retry],
+                guidance=self.guidance_of(thought, base, prompts),
+                reflection=thought.name,
             )
-        except EpisodeError as error:
-            await x.fail(retry, error, of=slot)
-            return
-        if not self.triggers(thought, base):
-            await x.skip(retry, "not_triggered", of=slot)
-            return
-        await x.retry(
-            retry,
-            of=slot,
-            pivot=self.pivot_of(thought, base),
-            guidance=self.guidance_of(thought, base, prompts),
-            reflection=thought.name,
-        )
+
+        await x.each(again, play)
+
+    async def thought_about(
+        self, x: Exploration, base: Trajectory, again: Sequence[int]
+    ) -> ReflectionRecord | None:
+        """Asks for a reflection on an attempt. If it calls for no retry, resolves the slots `again`
+        and returns None."""
+        slot, why = int(base.slot), "not_reflected"
+        if self.reflects_on(base):
+            try:
+                thought = await x.ask(
+                    f"reflect-{slot}",
+                    self.question(base, await x.prompts()),
+                    of=slot,
+                    schema=self.answer_schema(base),
+                    read=lambda text, complete: self.read(text, complete, base),
+                )
+            except EpisodeError as error:
+                for retry in again:
+                    await x.fail(retry, error, of=slot)
+                return None
+            if self.triggers(thought, base):
+                return thought
+            why = "not_triggered"
+        for retry in again:
+            await x.skip(retry, why, of=slot)
+        return None
 
     def reflects_on(self, base: Trajectory) -> bool:
         """Whether an attempt gets a reflection."""
@@ -101,6 +125,10 @@ class ReflectAndRetry(RatioAlgorithm):
     def pivot_of(self, thought: ReflectionRecord, base: Trajectory) -> int:
         """Returns the step to retry from."""
         return thought.pivot
+
+    def pivots_of(self, thought: ReflectionRecord, base: Trajectory, count: int) -> Sequence[int]:
+        """Returns the steps to retry from, one for each of `count` retries."""
+        return [self.pivot_of(thought, base)] * count
 
     def guidance_of(self, thought: ReflectionRecord, base: Trajectory, prompts: Prompts) -> str:
         """Returns the text that the policy reads while it retries."""

@@ -267,6 +267,8 @@ def test_an_attempt_and_its_retries_are_retried_from_several_steps(tmp_path: Pat
 
     async def explore(x: Exploration) -> None:
         await x.play(0)
+        for name in "ab":
+            await x.ask(name, ("Think.", "Why?"), of=0)
         first = x.retry(1, of=0, pivot=1, guidance="go up", reflection="a")
         await asyncio.gather(first, x.retry(2, of=0, pivot=3, guidance="go down", reflection="b"))
         await x.retry(3, of=1, pivot=2, guidance="go down", reflection="a")

@@ -1,5 +1,6 @@
 """Adapters that are published alone, merged into the base model as the learner merges them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from actors.weights.merging import Merger
 from actors.weights.staging import StagedWeights, staged_tensors
 from learner.publisher import WeightPublisher
 from learner.step import full_weights
-from learner.step.adapters import published_apart
-from learner.step.model import load_model
+from learner.step.adapters import prepare, published_apart
 from r3l.errors import UserError
 from r3l.run.settings.learner import LoraConfig
+from r3l.training.model import load_model
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import Manifest
 from tests.r3l.training.fakes import tiny_folder
@@ -23,7 +24,7 @@ Published = list[dict[str, torch.Tensor]]
 
 def adapted(model: Path, dtype: torch.dtype) -> Any:
     lora = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))
-    return load_model(model, dtype, lora=lora).lm
+    return load_model(model, dtype, adapt=partial(prepare, lora=lora, base=model)).lm
 
 
 def published(lm: Any, model: Path, folder: Path) -> Published:

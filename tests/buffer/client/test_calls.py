@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from buffer.client.calls import Draw
-from buffer.storage.rows import DrawRow, RecalledRow, Status
+from buffer.storage.stored_rows import DrawRow, RecalledRow, Status
 from buffer.wire.operations import DrawHead, Groups
 from r3l import codec
 from r3l.algorithms.batch import Batch

@@ -8,7 +8,7 @@ from buffer import BufferClient
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import counts
 from buffer.storage.counts import under
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
 from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError, UserError

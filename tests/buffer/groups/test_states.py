@@ -7,7 +7,7 @@ import pytest
 from buffer import BufferClient
 from buffer.groups import states
 from buffer.groups.states import MOVES, RULES, Trigger, check_evict, check_move
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.tools.verify import verify
 from r3l.errors import IllegalMove
 from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task

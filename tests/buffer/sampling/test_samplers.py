@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from buffer.sampling import samplers
 from buffer.sampling.samplers import FLOOR
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 from r3l.run.settings.sampling import SamplerConfig

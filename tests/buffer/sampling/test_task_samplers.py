@@ -7,7 +7,7 @@ import pytest
 
 from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 from r3l.run.settings.sampling import TaskSamplerConfig

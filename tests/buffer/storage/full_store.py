@@ -5,7 +5,7 @@ import numpy as np
 
 from buffer.groups import retention
 from buffer.storage import result_checksums
-from buffer.storage.rows import DrawRow
+from buffer.storage.stored_rows import DrawRow
 from r3l import codec
 from r3l.records import (
     AttemptKey,

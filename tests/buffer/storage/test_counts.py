@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer.storage import counts
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from r3l.records import GROUP_STATES, GroupPlan, Purpose
 
 NEW = GroupRow("g0000000001", "t", 0, GroupPlan(4), "leased")

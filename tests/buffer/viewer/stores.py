@@ -6,8 +6,8 @@ import numpy as np
 from msgspec import structs
 
 from buffer.storage.result_checksums import checksum
-from buffer.storage.rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.transaction import Parts
 from r3l import codec
 from r3l.records import (

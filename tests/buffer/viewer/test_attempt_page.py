@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from buffer.viewer.attempt_page import Texts, pairs, plain_group
 from r3l.errors import NotFound
 from r3l.models.model_path import model_path

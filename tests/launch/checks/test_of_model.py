@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from launch.checks.of_model import chat_format, in_bfloat16, model_folder
+from launch.checks.of_model import chat_format, check_learner, in_bfloat16, model_folder
 from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l.errors import UserError
@@ -55,6 +55,29 @@ def test_the_precision_follows_the_device_unless_it_is_chosen() -> None:
     learner = load(None).learner
     assert not in_bfloat16(learner, "cpu") and in_bfloat16(learner, "gpu")
     assert in_bfloat16(load(None, ["learner.dtype=bfloat16"]).learner, "cpu")
+
+
+AVERAGED = """
+from r3l.algorithms.algorithm import Algorithm
+
+class Mine(Algorithm):
+    @property
+    def needs(self):
+        return ("averaged",)
+"""
+
+
+def test_weights_that_the_learner_cannot_hold_are_refused_before_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(AVERAGED)
+    for stage in (2, 3):
+        settings = [f"algorithm={file}:Mine", f"learner.zero_stage={stage}"]
+        config = load(None, settings)
+        if stage == 2:
+            check_learner(config, "cpu", builtin_policy())
+            continue
+        with pytest.raises(UserError, match=r"learner\.zero_stage=3: the algorithm needs averaged"):
+            check_learner(config, "cpu", builtin_policy())
 
 
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:

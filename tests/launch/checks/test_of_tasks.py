@@ -9,6 +9,7 @@ import pytest
 from envs.preflight import FirstStep
 from launch.checks import of_tasks
 from launch.checks.of_tasks import (
+    asks_for_reflections,
     check_first_prompts,
     check_reflections,
     first_tasks,
@@ -65,6 +66,15 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
     assert "no room for a response" in line and not run.exists()
     with pytest.raises(UserError, match="context has 4096 tokens"):
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
+
+
+def test_algorithms_that_ask_for_reflections_in_json_are_known() -> None:
+    def asks(*settings: str) -> bool:
+        return asks_for_reflections(load(None, settings).algorithm)
+
+    assert asks() and asks("algorithm=reflect_grpo")
+    assert not asks("algorithm.reflect=false")
+    assert not asks("algorithm=critique_grpo") and not asks("algorithm=grpo")
 
 
 def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:

@@ -42,6 +42,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"buffer": buffer(fingerprint_conflicts=2)}, "with different weights: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
          "30 groups expired: stale", "fewer actors"),
+        ({"buffer": buffer(algorithm_failed={"plan": 3})},
+         "the algorithm's plan failed 3 times", "logs/buffer.log"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
          "200 base attempts failed: environment_lost", "logs"),
         ({"progress": Forecast(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
@@ -68,9 +70,9 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
     assert "expired leases: 3" in said and "continued 4 of their attempts and dropped 2" in said
     assert "hangs of the learner: 1" in said
-    assert (
-        problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
-    )
+    drops, refused = {"no_contrast": 90, "stale": 9}, {"no_contrast": 90}
+    train = {"trained": 100}
+    assert problems(buffer=buffer(drops=drops, replaced=refused, train=train)) == []
     assert findings(healthy(processes=[], progress=Forecast(60, 60))) == []
 
 

@@ -13,9 +13,9 @@ from r3l.run.config import load
 SEVEN = ModelShape(7_615_616_512, 28, 3584, 4, 128, 152_064, 18_944)  # Qwen2.5-7B
 
 
-def estimate(*overrides: str, reference: bool = False) -> MemoryEstimate:
+def estimate(*overrides: str, **needs: bool) -> MemoryEstimate:
     config = load(None, ["actor.max_model_len=8192", *overrides])
-    return MemoryEstimate(SEVEN, config.learner, config.actor, reference)
+    return MemoryEstimate(SEVEN, config.learner, config.actor, **needs)
 
 
 GIB_PARAMETERS = SEVEN.parameters / 2**30
@@ -28,6 +28,13 @@ def test_a_rank_of_eight_at_stage_1_holds_an_eighth_of_the_optimizer() -> None:
          "optimizer": 12 * GIB_PARAMETERS / 8}
     )  # fmt: skip
     assert needs["weights"] == pytest.approx(14.18, abs=0.01)
+
+
+def test_an_average_of_the_weights_is_in_full_precision_and_on_every_rank() -> None:
+    needs = estimate("learner.zero_stage=2", averaged=True).learner_needs(8)
+    assert needs["averaged"] == pytest.approx(4 * GIB_PARAMETERS)
+    adapted = estimate("learner.lora={rank: 8}", averaged=True).learner_needs(8)
+    assert adapted["averaged"] == pytest.approx(4 * 8 * 20 * 3584 * 28 / 2**30)
 
 
 def test_stages_2_and_3_need_what_deepspeed_says_and_its_buffer() -> None:

@@ -4,13 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from learner.evaluation.conversation import conversation
-from r3l.records import Extra, ReflectionRecord, SlotResult, Task
-from tests.learner.fakes import RESPONSE
-from tests.r3l.training.fakes import trajectory
+from r3l.records import Extra, SlotResult, Task, done
+from tests.r3l.training.fakes import RESPONSE, trajectory
 
 
 def slot(**more):
-    return SlotResult("base", 0, "done", trajectory=trajectory("base", 0, 1.0, steps=3, **more))
+    return done(trajectory(0, 1.0, steps=3, **more))
 
 
 def test_every_turn_has_what_was_read_what_was_said_and_its_tokens():
@@ -45,20 +44,15 @@ def test_a_record_without_rewards_of_steps_has_turns_without_them():
     assert found["full"] == [(0.0, True), (0.0, False), (1.0, False)]
 
 
-def test_a_tape_and_a_reflection_are_not_read():
-    """Whoever plays an attempt can store them; they must not end the learner that evaluates."""
-    played = slot()
-    damaged = replace(
-        played,
-        trajectory=replace(played.trajectory, extra=Extra(tape=b"no tape")),
-        reflection=ReflectionRecord("[" * 100_000),
-    )
+def test_a_tape_is_not_read():
+    """Whoever plays an attempt can store it; it must not end the learner that evaluates."""
+    damaged = slot(extra=Extra(tape=b"no tape"))
     one = conversation(Task("a/1", "a", 1), 0, damaged, several=False)
-    assert one.calls == () and one.reflection is None and one.tokens == 3 * RESPONSE
+    assert one.calls == () and one.tokens == 3 * RESPONSE
 
 
 def test_a_failed_slot_has_its_cause_and_no_turn():
-    failed = SlotResult("base", 0, "failed", cause="environment_hang")
+    failed = SlotResult(0, "failed", cause="environment_hang")
     one = conversation(Task("a/1", "a", 1), 0, failed, several=True)
     assert (one.cause, one.steps, one.success) == ("environment_hang", (), False)
 

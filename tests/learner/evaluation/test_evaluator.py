@@ -54,7 +54,7 @@ def evaluation(groups: list[Group], config: RunConfig) -> Evaluation:
 def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    failure = SlotResult("base", 0, "failed", cause="environment_hang")
+    failure = SlotResult(0, "failed", cause="environment_hang")
     failed = replace(played(3), state="expired", results=(failure,))
     found = evaluation([played(0), played(1), played(2), failed], load()).line.metrics
     assert (found["success"], found["tasks"], found["failed"]) == (0.75, 4, 1)

@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from learner.evaluation.lengths import length_metrics
 from learner.metrics.group_metrics import group_metrics
-from r3l.records import Extra, Group, SlotResult
-from tests.learner.fakes import FIRST, RESPONSE, STEP
-from tests.r3l.training.fakes import explore_group, trajectory
+from r3l.records import Extra, Group, SlotResult, done
+from tests.r3l.training.fakes import FIRST, RESPONSE, STEP, explore_group, trajectory
 
 
 def cut_group() -> Group:
@@ -20,7 +19,7 @@ def cut_group() -> Group:
     overflowed = replace(first, trajectory=replace(first.trajectory, finish="context_overflow"))
     cuts = Extra(step_cut=np.array([True, True, False, False]))
     cut = replace(second, trajectory=replace(second.trajectory, extra=cuts))
-    no_room = SlotResult("distilled", 1, "failed", cause="context_overflow")
+    no_room = SlotResult(3, "failed", cause="context_overflow", of=1)
     return replace(group, results=(overflowed, cut, retry, no_room))
 
 
@@ -37,10 +36,7 @@ def test_shares_cut_off_and_lengths_are_measured_on_all_attempts() -> None:
 def test_the_95th_percentile_and_the_maximum_tell_of_a_long_attempt() -> None:
     group = explore_group((0.0,) * 20, ())
     steps = [2] * 19 + [20]
-    results = tuple(
-        SlotResult("base", n, "done", trajectory=trajectory("base", n, 0.0, steps=count))
-        for n, count in enumerate(steps)
-    )
+    results = tuple(done(trajectory(n, 0.0, steps=count)) for n, count in enumerate(steps))
     found = length_metrics([replace(group, results=results)])
     assert (found["length_mean"], found["length_max"]) == (38.1, 192.0)  # 19 of 30 tokens
     assert found["length_p95"] == pytest.approx(30 + 0.05 * (192 - 30))

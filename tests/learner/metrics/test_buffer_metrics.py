@@ -12,11 +12,13 @@ def test_expired_groups_are_shown_by_cause_and_slots_by_role_and_cause() -> None
         drops={"stale": 2},
         slot_drops={"base/stale": 3, "distilled/engine": 1},
         partial_dropped={"damaged": 1},
+        algorithm_failed={"plan": 4},
     )
     metrics = buffer_metrics(stats)
     assert metrics["buffer/expired_stale"] == 2
     assert metrics["buffer/slots_base_stale"] == 3
     assert metrics["buffer/partial_dropped_damaged"] == 1
+    assert metrics["buffer/algorithm_failed_plan"] == 4
     assert metrics["buffer/slots_distilled_engine"] == 1
 
 

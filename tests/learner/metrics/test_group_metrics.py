@@ -11,19 +11,19 @@ from learner.metrics.group_metrics import (
     success_by_environment,
     unread_reflection,
 )
-from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.published.dapo import DAPO
+from r3l.algorithms.published.raft import RAFT
+from r3l.algorithms.r3l import R3L
+from r3l.records import Extra, Group, Recalled, SlotResult, done
 from r3l.run.config import load
-from tests.r3l.training.fakes import explore_group, trajectory
+from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
 
 
 def test_group_metrics_count_what_reflections_led_to() -> None:
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
-    thoughts = {
-        ("distilled", 0): ReflectionRecord("{}", outcome="failure", pivot=2, tokens=30),
-        ("distilled", 1): ReflectionRecord("nonsense", cause="not_json", tokens=5),
-    }
-    results = tuple(replace(r, reflection=thoughts.get((r.role, r.slot))) for r in group.results)
-    metrics = group_metrics([replace(group, results=results)])
+    unread = thought(1, text="nonsense", outcome="", cause="not_json")
+    metrics = group_metrics([replace(group, reflections=(*group.reflections, unread))])
     assert metrics["group/success_base"] == 0.5 and metrics["group/success_retry"] == 1.0
     assert metrics["group/trigger_rate"] == 0.5 and metrics["group/improvement_rate"] == 1.0
     assert metrics["group/reflection_valid"] == 0.5
@@ -33,7 +33,7 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/guidance_gain"] == metrics["group/guidance_gain_se"] == 0.0
     assert metrics["group/guidance_slots"] == 1.0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
-    assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
+    assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 2 * 16
 
 
 def test_successes_are_told_apart_by_environment_if_there_are_several() -> None:
@@ -53,18 +53,18 @@ def other(group: Group) -> Group:
 
 def test_a_failed_retry_counts_as_triggered() -> None:
     group = explore_group((0.0, 0.0), (None, None))
-    *_, kept, lost = group.results
-    kept = replace(kept, reflection=ReflectionRecord("{}", outcome="success"))
-    thought = ReflectionRecord("{}", outcome="failure", pivot=1)
-    lost = replace(lost, status="failed", cause="replay_diverged", reflection=thought)
-    metrics = group_metrics([replace(group, results=(*group.results[:2], kept, lost))])
+    *bases, kept, lost = group.results
+    lost = replace(lost, status="failed", cause="replay_diverged")
+    thoughts = (thought(0, outcome="success"), thought(1))
+    metrics = group_metrics([group_of(*bases, kept, lost, reflections=thoughts)])
     assert metrics["group/trigger_rate"] == 0.5 and metrics["group/failed_replay_diverged"] == 1.0
 
 
 def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     groups = [explore_group((0.0,), (0.5,))]
     assert group_metrics(groups)["group/verified_rate"] == 0.0
-    assert group_metrics(groups, requires_success=False)["group/verified_rate"] == 1.0
+    lenient = R3L(verified_requires_success=False).verifies
+    assert group_metrics(groups, verifies=lenient)["group/verified_rate"] == 1.0
 
 
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:
@@ -73,20 +73,22 @@ def test_a_group_with_equal_rewards_has_no_contrast() -> None:
 
 
 def test_attempts_that_the_algorithm_drops_are_counted() -> None:
-    def group(*rewards: float) -> Group:
-        results = [
-            SlotResult("base", slot, "done", trajectory=trajectory("base", slot, reward))
-            for slot, reward in enumerate(rewards)
-        ]
-        failed = SlotResult("base", len(results), "failed", cause="env")
-        plan = GroupPlan(len(results) + 1)
-        return Group("g", Task("t", "t", 0), plan, "complete", (*results, failed))
+    def group(name: str, *rewards: float) -> Group:
+        results = [done(trajectory(slot, reward)) for slot, reward in enumerate(rewards)]
+        failed = SlotResult(len(results), "failed", cause="env")
+        return group_of(*results, failed, group_id=name)
 
-    groups = [group(0.0, 1.0), group(0.0, 0.0), group()]
-    for name, share in {"dapo": 0.5, "raft": 0.75, "grpo": 0.0}.items():
-        algorithm = load(None, [f"algorithm={name}"]).algorithm.build()
-        assert selection_metrics(groups, algorithm) == {"group/dropped": share}
-    assert selection_metrics([group()], algorithm) == {}
+    won, flat, empty = group("a", 0.0, 1.0), group("b", 0.0, 0.0), group("c")
+    joins = Recalled("b", "z", trajectory(0, 1.0))
+    batch = Batch([won, flat, empty], recalled=[joins], replayed=["x"])
+    for name, share in {"raft": 0.25, "grpo": 0.0, "arpo": 0.25}.items():
+        algorithm = load(None, [f"algorithm={name}"]).algorithm
+        assert selection_metrics(batch, [], algorithm) == {"group/dropped": share}
+    again = Batch([won, flat], replayed=["b"])
+    assert selection_metrics(again, [], RAFT()) == {"group/dropped": 0.5}
+    # A group that was replaced is not trained on at all.
+    assert selection_metrics(Batch([won]), [flat], DAPO()) == {"group/dropped": 0.5}
+    assert selection_metrics(Batch([empty]), [], DAPO()) == {}
 
 
 def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
@@ -102,10 +104,8 @@ def test_metrics_without_data_are_left_out() -> None:
 
 
 def test_an_unread_reflection_is_shown_only_if_the_step_has_no_other() -> None:
-    read = replace(explore_group((0.0,), ()).results[0], reflection=ReflectionRecord("{}"))
-    good = replace(explore_group((0.0,), ()), results=(read,))
-    thought = ReflectionRecord("Well, I think\nthat", cause="not_json")
-    bad = replace(good, results=(replace(read, reflection=thought),))
+    good = replace(explore_group((0.0,), ()), reflections=(thought(0),))
+    bad = replace(good, reflections=(thought(0, text="Well, I think\nthat", cause="not_json"),))
     assert unread_reflection([good]) == unread_reflection([good, bad]) == ""
     assert unread_reflection([bad]) == r"'Well, I think\nthat'"
 
@@ -122,7 +122,7 @@ def test_two_engines_with_other_weights_of_one_version_raise_the_alarm() -> None
 @pytest.mark.parametrize("cause", ["environment_OSError", "replay_diverged"])
 def test_failed_slots_are_counted_by_cause(cause: str) -> None:
     group = explore_group((0.0,), ())
-    failed = replace(group.results[0], slot=1, status="failed", cause=cause, trajectory=None)
+    failed = SlotResult(1, "failed", cause=cause)
     metrics = group_metrics([replace(group, results=(*group.results, failed))])
     assert metrics[f"group/failed_{cause}"] == 1.0
 

@@ -1,7 +1,7 @@
 """A run that ended: real DeepSpeed, a real buffer, recorded actors, and a journal; and a finished
 store that the tokenizer of a small model filled."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from r3l.models.model_folder import read_tokenizer
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import Group, GroupPlan, SlotResult, Task
 from tests.buffer.fakes import Desk, Served
 from tests.learner.fakes import (
     PLAN,
@@ -18,19 +18,23 @@ from tests.learner.fakes import (
     buffer_options,
     prepare,
     recorded_group,
+    rewarded,
     tiny_model,
 )
 
-Played = Callable[[str, int], Iterator[SlotResult]]
+Played = Callable[[str, int], Group]
 KEPT = ("learner.journal_versions=99", "learner.keep_checkpoints=9", "learner.anchor_every=4")
 
 
-def alike(group_id: str, version: int) -> Iterator[SlotResult]:
+def bases(group_id: str, version: int) -> Group:
+    """The base attempts of a recorded group."""
+    group = recorded_group(group_id, version)
+    return replace(group, results=group.results[:2], reflections=())
+
+
+def alike(group_id: str, version: int) -> Group:
     """The base attempts of a recorded group, which all fail, or all succeed in each other group."""
-    for result in recorded_group(group_id, version):
-        if result.role == "base" and result.trajectory is not None:
-            reward = float(int(group_id[1:]) % 2)
-            yield replace(result, trajectory=replace(result.trajectory, reward=reward))
+    return rewarded(bases(group_id, version), float(int(group_id[1:]) % 2))
 
 
 def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> Path:
@@ -39,7 +43,7 @@ def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> 
     prepare(run, model, *KEPT, *settings)
     served = Served(run / "buffer", "tcp://127.0.0.1:0", *buffer_options(), *settings)
     try:
-        plan = PLAN if played is recorded_group else GroupPlan(2, 0)
+        plan = PLAN if played is recorded_group else GroupPlan(2)
         with Recording(served.endpoint, played, plan=plan):
             learner = Learning(run, served.endpoint)
             assert learner.wait() == 0, learner.log()
@@ -79,13 +83,10 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     desk.add([Task("t/0", "workshop", 0)])
     vocabulary = min(len(tokenizer), 40)
     for step in range(12):
-        lease = desk.lease(version=0, plan=GroupPlan(2, 2))
-        results = list(recorded_group(lease.group_id, 0, vocab=vocabulary))
-        if step % 3 == 0:
-            results = [
-                replace(r, trajectory=r.trajectory and replace(r.trajectory, reward=0.0), aux=())
-                for r in results
-            ]
-        desk.put(lease.group_id, [worded(r, tokenizer) for r in results])
+        lease = desk.lease(version=0, plan=PLAN)
+        group = recorded_group(lease.group_id, 0, vocab=vocabulary)
+        group = rewarded(group, 0.0) if step % 3 == 0 else group
+        results = [worded(result, tokenizer) for result in group.results]
+        desk.put(lease.group_id, [*results, *group.reflections])
     desk.store.close()
     return desk.folder

@@ -130,7 +130,7 @@ def test_the_digest_is_compared_with_the_fingerprints_of_the_attempts(
         (2, fingerprint("e", second)),
         (3, fingerprint("e", second)),
     ):
-        lease = desk.lease(version=version, plan=GroupPlan(1, 0))
+        lease = desk.lease(version=version, plan=GroupPlan(1))
         desk.put(lease.group_id, finished(version=version), fingerprint=(version, printed))
     desk.store.close()
     assert check_fingerprints(desk.folder, second).startswith("1 of 2 groups")

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ from buffer.tools import store_reads
 from buffer.viewer.attempt_page import Texts, plain_group
 from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
-from learner.step.batch import trained_attempts
+from learner.step.draw_rows import make_rows, trained_attempts
 from r3l.files.checksums import without_checksum
 from r3l.files.whole_file import write_json
-from r3l.records import SlotResult
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import encoded
 from r3l.run.settings.buffer import RetentionConfig
 from r3l.weights.journal import Journal
-from tests.learner.fakes import recorded_group
-from tests.learner.offline.conftest import alike, ended_run
+from tests.learner.offline.conftest import alike, bases, ended_run
 
 pytestmark = pytest.mark.system
 
@@ -64,11 +62,6 @@ def test_a_replayed_step_has_the_loss_and_the_bytes_of_the_run(
     assert [int(line.split()[1].rstrip(":")) for line in lines] == steps
     assert all("loss same, gradient norm same" in line for line in lines)
     assert {part.removesuffix(" same") for part in lines[-1].split("; ")[1].split(", ")} == compared
-
-
-def bases(group_id: str, version: int) -> Iterator[SlotResult]:
-    """The base attempts of a recorded group."""
-    yield from (one for one in recorded_group(group_id, version) if one.role == "base")
 
 
 RULES = {
@@ -116,7 +109,9 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
             replayed.advance()
         draw = replayed.draw_of(9)
         assert getattr(draw.row, rule)
-        rows = [row for row in replayed.trainer.rows(draw) if row.source is not None]
+        trainer, algorithm = replayed.trainer, replayed.config.algorithm
+        made = make_rows(trainer, algorithm, draw)
+        rows = [row for row in made.rows if row.source is not None]
         with replayed.store.read() as txn:
             assert txn.step(9).attempts == trained_attempts(rows)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
@@ -126,23 +121,23 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
     for row in rows:
         assert row.source is not None
         into, stored, one = row.source
-        advantage, tokens = shown[into, stored, one.role, one.slot]
-        assert advantage == pytest.approx(row.advantage, abs=1e-12)
+        advantage, tokens = shown[into, stored, one.slot]
+        assert advantage == pytest.approx(float(row.advantages[row.mask].mean()), abs=1e-6)
         assert tokens is None or tokens == int(row.mask.sum())
 
 
-def _shown(store: Store, group_ids: list[str]) -> dict[tuple[str, str, str, int], Any]:
+def _shown(store: Store, group_ids: list[str]) -> dict[tuple[str, str, int], Any]:
     """(advantage, trained tokens) of each attempt that the viewer shows as trained; None for the
     tokens of attempts of other groups."""
-    found: dict[tuple[str, str, str, int], Any] = {}
+    found: dict[tuple[str, str, int], Any] = {}
     for group_id in group_ids:
         page = plain_group(store, group_id, Texts(None))
         for slot in (slot for pair in page["pairs"] for slot in (pair["base"], pair["retry"])):
             if slot and slot["advantage"] is not None:
                 tokens = sum(step["length"] for step in slot["steps"] if step["trained"])
-                found[group_id, group_id, slot["role"], slot["slot"]] = slot["advantage"], tokens
+                found[group_id, group_id, slot["slot"]] = slot["advantage"], tokens
         for one in page["recalled"]:
-            found[group_id, one["group_id"], one["role"], one["slot"]] = one["advantage"], None
+            found[group_id, one["group_id"], one["slot"]] = one["advantage"], None
     return found
 
 

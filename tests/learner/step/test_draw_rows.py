@@ -8,11 +8,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from learner.step.draw_rows import DrawRows, make_rows, trained_attempts, weight_metrics
 from r3l.algorithms import rows as core_rows
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.batch import Batch
+from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.credit import by_step
 from r3l.algorithms.published.grpo import GRPO
 from r3l.algorithms.published.r3 import R3
@@ -224,6 +224,13 @@ def test_what_trained_on_an_attempt_is_named_with_its_place_in_the_store() -> No
     assert [found["g0", slot].first_step for slot in (0, 2)] == [2, 2]  # from the pivot on
 
 
+def test_the_first_trained_turn_is_told_also_if_turns_follow_each_other_at_once() -> None:
+    spans = np.array([[12, 16], [16, 20]], np.int32)
+    one = replace(trajectory(0, 1.0, steps=2), step_spans=spans)
+    row = made_row(one.token_ids, one.responses_from(1), source=Source("g", "g", one))
+    assert [found.first_step for found in trained_attempts([row])] == [1]
+
+
 def test_the_conversations_of_an_attempt_share_its_advantage_and_weigh_once() -> None:
     """Two attempts of 12 trained tokens: one in a single sequence, one in two of which the second
     repeats the first step of the first. Every trained token weighs the same."""
@@ -245,8 +252,15 @@ def test_the_conversations_of_an_attempt_share_its_advantage_and_weigh_once() ->
     assert rows[2].source is None and len(trained_attempts(rows)) == 2
 
 
+def chat() -> Any:
+    """Stands for what makes the chat format."""
+
+
 class Told:
     """A trainer that answers every query with its key."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
 
     def answer(self, batch: Batch, queries: Sequence[Query]) -> Batch:
         return batch.answered({query.key: query.key for query in queries})
@@ -264,13 +278,14 @@ class Asking(Algorithm):
 
 
 def made(algorithm: Algorithm, batch: Batch, vocabulary: int = 200) -> DrawRows[Batch]:
-    trainer: Any = Told()
-    return make_rows(trainer, algorithm, batch, vocabulary)
+    trainer: Any = Told(vocabulary)
+    return make_rows(trainer, algorithm, batch, chat)
 
 
 def test_rows_are_made_with_the_answers_of_the_algorithms_queries() -> None:
     found = made(Asking(), Batch([explore_group((0.0, 1.0), ())]))
     assert found.rows[0].reused and found.batch.answers == {"why": "why"}
+    assert found.batch.chat is chat
     assert found.metrics["learner/queries_s"] >= 0 <= found.metrics["learner/pack_s"]
     silent = made(GRPO(kl_coef=0), Batch([explore_group((0.0, 1.0), ())]))
     assert "learner/queries_s" not in silent.metrics

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from learner.step import optimizer_state
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from r3l.algorithms.queries import Weights
 from tests.learner.step.faulty import Bench
 
 
@@ -52,3 +53,34 @@ def test_a_trainer_that_made_no_step_has_no_moments_to_save_or_restore(
     trainer = bench.trainer()
     optimizer_state.load(trainer, tmp_path / "none", 0)
     assert len(bench.steps(trainer, 1)) == 1
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_a_running_average_of_the_weights_goes_on_where_it_was(
+    model_folder: Path, tmp_path: Path, lora: int
+) -> None:
+    def made(needs: tuple[Weights, ...] = ("averaged",)) -> DeepSpeedTrainer:
+        config = bench.config.learner
+        return DeepSpeedTrainer(model_folder, config, needs=needs, average_decay=0.9)
+
+    bench = Bench(model_folder, "0", "float32", str(lora))
+    trainer, other = made(), made()
+    bench.steps(trainer, 2)
+    saved = kept(trainer, tmp_path / "first")
+    assert trainer.average is not None and other.average is not None
+    means = {f"averaged/{name}": mean for name, mean in trainer.average.means.items()}
+    assert len(means) > 4 and means.keys() <= saved.keys()
+    optimizer_state.load(other, tmp_path / "first", 2)
+    for name, mean in trainer.average.means.items():
+        assert torch.equal(saved[f"averaged/{name}"], mean)
+        assert torch.equal(other.average.means[name], mean)
+    # An algorithm that does not need it any more, or did not yet, finds its own state all the same.
+    optimizer_state.load(made(()), tmp_path / "first", 2)
+    optimizer_state.load(other, _without_average(bench, tmp_path), 2)
+
+
+def _without_average(bench: Bench, folder: Path) -> Path:
+    trainer = DeepSpeedTrainer(bench.model, bench.config.learner)
+    bench.steps(trainer, 1)
+    kept(trainer, folder / "second")
+    return folder / "second"

@@ -14,14 +14,14 @@ from r3l.training.micro_batch import MicroBatch
 from r3l.training.trainer import Trainer
 from tests.learner.ranks import on_two_ranks
 from tests.learner.step import asked
-from tests.r3l.training.fakes import tiny_folder, with_tokenizer
+from tests.r3l.training.fakes import tiny_folder
 
 SAME = ("loss", "loss_policy", "loss_sft", "kl_reference", "grad_norm", "entropy", "behaviour_kl")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_tokenizer(tiny_folder(tmp_path_factory.mktemp("model")))
+    return tiny_folder(tmp_path_factory.mktemp("model"))
 
 
 def plain(model: Path) -> Trainer:

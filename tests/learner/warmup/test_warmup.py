@@ -10,12 +10,13 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from learner.step.batch import collate
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import tiny_policy, warmup
 from learner.warmup.recipe import RECORD, Recipe
+from r3l.algorithms.losses import imitation_loss
 from r3l.errors import UserError
 from r3l.run.settings.learner import LearnerConfig
+from r3l.training.micro_batch import collate
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def small(chat, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trainer(small):
-    return Trainer(small, LearnerConfig(lr=3e-3, tokens_per_micro_batch=2048), None)
+    return DeepSpeedTrainer(small, LearnerConfig(lr=3e-3, tokens_per_micro_batch=2048))
 
 
 def test_the_loss_of_lessons_is_the_weighted_mean_over_their_tokens(small, lessons, trainer):
@@ -45,7 +46,7 @@ def test_the_loss_of_lessons_is_the_weighted_mean_over_their_tokens(small, lesso
             weight = torch.where(mask, 1.0, others)
             total, weights = total + float(each @ weight), weights + float(weight.sum())
         rows = warmup.rows_of_lessons(batch, others=others)
-        _, parts = trainer.losses(collate(rows, trainer.device))
+        _, parts = trainer.losses(collate(rows, trainer.device), imitation_loss)
         assert parts["loss"] == pytest.approx(total / weights, rel=1e-4)
 
 

@@ -328,6 +328,13 @@ def test_every_retry_of_an_attempt_may_yield_samples(make_trajectory):
     assert [tokens for tokens in found if len(tokens) == 2] == [[0, 0], [2, 2]] and len(found) == 4
 
 
+def test_a_reflection_that_advised_several_corrections_is_one_sample(make_trajectory):
+    attempts = [make_trajectory(slot=0)] + [
+        make_trajectory(slot=i, of=0, pivot=1, reward=1.0, reflection="reflect-0") for i in (1, 2)
+    ]
+    assert [len(own) for own in sampled(get(), group_of(attempts, [thought_about(0)]))] == [2, 3, 3]
+
+
 def supervised(rows):
     return [row for row in rows if row.loss == "sft"]
 

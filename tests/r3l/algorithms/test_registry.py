@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from r3l.algorithms import registry
+from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 from r3l.run.config import RunConfig, dump, load
@@ -210,6 +211,8 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_and_me
 
 FIELD = "from r3l.algorithms.algorithm import Algorithm\nclass Mine(Algorithm):\n    factor = 2"
 
+HIDING = FIELD.replace("factor", "recalls: int")
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -219,6 +222,7 @@ FIELD = "from r3l.algorithms.algorithm import Algorithm\nclass Mine(Algorithm):\
         ("raise SystemExit(3)", "importing it raised SystemExit: 3"),
         ("class Mine: pass", "'Mine' in that file is not a subclass of Algorithm"),
         ("", "'Mine' in that file is not a subclass of Algorithm"),
+        (HIDING, "importing it raised TypeError: the setting 'recalls' has the name of a method"),
         (FIELD, "raised PydanticUserError: A non-annotated attribute was detected: `factor"),
     ],
 )
@@ -240,11 +244,20 @@ class Narrow(Algorithm):
     assert line.startswith("config algorithm.share") and "1" in line
 
 
-def test_the_algorithm_of_the_page_has_the_median_as_its_baseline(make_trajectory):
+def algorithms_of_the_page():
+    """(class, text) of each algorithm on the page of algorithms."""
     page = (Path(__file__).parents[3] / "docs" / "algorithm.md").read_text("utf-8")
-    example, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {}
-    exec(example, names)
-    algorithm = names["MedianGRPO"](factor=2.0)
+    for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        yield re.findall(r"^class (\w+)", example, re.MULTILINE)[-1], example
+
+
+@pytest.mark.parametrize(("kind", "example"), list(algorithms_of_the_page()))
+def test_an_algorithm_of_the_page_passes_its_rehearsal(own, kind, example):
+    rehearse(load(None, [f"algorithm={own(example, kind)}"]).algorithm)
+
+
+def test_the_algorithm_of_the_page_has_the_median_as_its_baseline(own, make_trajectory):
+    (kind, example), *_ = algorithms_of_the_page()
+    algorithm = load(None, [f"algorithm={own(example, kind)}", "algorithm.factor=2"]).algorithm
     attempts = [make_trajectory(slot=i, reward=r) for i, r in enumerate((0.0, 0.25, 1.0))]
     assert advantages_of(algorithm, attempts)[0].tolist() == [-0.5, 0.0, 1.5]

@@ -130,6 +130,8 @@ def test_what_cannot_be_retried_is_refused() -> None:
     for pivot in (-1, 3):
         with pytest.raises(PlanError, match="has steps 0 to 2"):
             run(partial(x.retry, 1, of=0, pivot=pivot))
+    with pytest.raises(PlanError, match="'say b': no answer of this group"):
+        run(lambda: x.retry(1, of=0, pivot=1, reflection="say b"))
     run(lambda: x.skip(1, "not_needed", of=0))
     with pytest.raises(PlanError, match="slot 1: it holds no attempt"):
         run(lambda: x.retry(2, of=1, pivot=0))
@@ -316,6 +318,7 @@ def test_an_agent_gets_what_it_retries_and_continues_only_its_own_attempts() -> 
         progress=Progress([left, *(changed_slot(left, k) for k in (1, 2))]),
     )
     run(lambda: x.play(0, retried=True))
+    run(lambda: x.ask("why", QUESTION, of=0))
     seeds = {Agent.given["seed"]}
     assert Agent.given["left"] is Agent.attempt and Agent.given["retried"]
     assert Agent.given["retry"] is None and Agent.given["offer"] is not None

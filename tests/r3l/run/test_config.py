@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.r3l import R3L
 from r3l.errors import UserError
 from r3l.rollout.env_interface import EnvSpec
 from r3l.run.config import RunConfig, dump, load
@@ -79,7 +79,7 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
                 yield from sections(section)
 
     found = list(sections(RunConfig))
-    assert R3LConfig in found
+    assert R3L in found
     for section in found:
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid"
         for name, field in section.model_fields.items():

@@ -124,12 +124,6 @@ def _tokens(length: int, vocab: int, seed: int, slot: int = -1) -> np.ndarray:
     return rng.integers(3, vocab, length).astype(np.int32)
 
 
-def with_tokenizer(folder: Path) -> Path:
-    """The folder, with a file that looks like a tokenizer's."""
-    (folder / "tokenizer_config.json").write_text("{}")
-    return folder
-
-
 GROUPS = [
     {"base_rewards": (0.0, 1.0), "retry_rewards": (1.0, None), "pivot": 2},
     {"base_rewards": (0.0, 0.0), "retry_rewards": (1.0, 0.0), "pivot": 1},
@@ -166,8 +160,9 @@ def made_row(
     the first are trained."""
     ids = np.asarray(ids, np.int32)
     mask = np.arange(len(ids)) > 0 if mask is None else np.asarray(mask, np.bool_)
-    arrays = (np.broadcast_to(np.float32(a), ids.shape).copy() for a in (old, advantage, weight))
-    return Row(ids, mask, *arrays, **more)
+    arrays = (np.broadcast_to(np.float32(a), ids.shape).copy() for a in (old, advantage))
+    weights = np.broadcast_to(np.float64(weight), ids.shape).copy()
+    return Row(ids, mask, *arrays, weights, **more)
 
 
 def policy_rows(rows: Sequence[Row]) -> list[Row]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from r3l.errors import UserError
 from r3l.rollout.policy_interface import SampleParams
 from r3l.training import local_policy
 from r3l.training.local_policy import LocalPolicy, draw
@@ -222,3 +223,91 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
         )
         assert (drawn.bincount(minlength=5) / count).tolist() == pytest.approx(shares, abs=0.01)
         assert logprobs.exp().tolist() == pytest.approx([shares[d] for d in drawn], abs=1e-3)
+
+
+def test_a_request_with_a_seed_draws_the_same_whoever_else_is_served(model, policy):
+    prompts = random_prompts(0, 7, 9, 11)
+    alone = ask(policy, prompts[:1], seed=5)[0]
+    ask(policy, prompts)  # which moves the policy's own random numbers on
+    asked = [SampleParams(8, seed=seed) for seed in (5, 6, None)]
+
+    async def together():
+        requests = zip([prompts[0], prompts[0], *prompts[2:]], asked, strict=True)
+        return await asyncio.gather(*(policy.sample(*request) for request in requests))
+
+    again, other, _ = asyncio.run(together())
+    assert again.token_ids == alone.token_ids != other.token_ids
+
+
+class Letters:
+    """A tokenizer whose token n is the nth letter."""
+
+    def decode(self, token_ids, skip_special_tokens):
+        return "".join(chr(97 + token % 26) for token in token_ids)
+
+
+def test_a_response_ends_where_a_stop_text_does_and_keeps_it(model):
+    policy = LocalPolicy((model, SimpleNamespace(end_id=END, tokenizer=Letters())))
+    (prompt,) = random_prompts(3, 9)
+    (free,) = ask(policy, [prompt], max_tokens=12, seed=3)
+    text = Letters().decode(free.token_ids, False)
+    stop = text[4:6]
+    assert len(stop) == 2
+    (cut,) = ask(policy, [prompt], max_tokens=12, seed=3, stop=(stop, "#"))
+    end = text.index(stop) + 2
+    assert (cut.token_ids, cut.finish_reason) == (free.token_ids[:end], "stop")
+    (none,) = ask(policy, [prompt], max_tokens=3, seed=3, stop=("#",))
+    assert none.finish_reason == "length"
+
+
+def test_a_response_under_a_schema_fits_it_and_a_token_without_a_choice_is_certain():
+    pytest.importorskip("xgrammar")
+    policy = LocalPolicy("builtin", seed=0)
+    prompt = [*policy.chat.open("be brief", "what now?"), *policy.chat.prompt_ids]
+    answers = {"type": "object", "properties": {"won": {"type": "boolean"}}, "required": ["won"]}
+    schema = answers | {"additionalProperties": False}
+    for sample in ask(policy, [prompt] * 8, max_tokens=40, json_schema=schema):
+        text = policy.chat.text(sample.token_ids)
+        assert text in ('{"won":true}', '{"won":false}') and sample.finish_reason == "stop"
+        assert sample.logprobs[-1] == 0.0, "only the end fits"
+
+
+def test_the_weights_of_a_trainer_are_loaded_as_the_next_version(model, policy):
+    prompts = random_prompts(0, 12)
+    weights = {name: w + 0.1 * torch.randn_like(w) for name, w in model.named_parameters()}
+    policy.load(weights)
+    samples = ask(policy, prompts)
+    assert_exact(model, prompts, samples)
+    assert samples[0].version == 1
+    with pytest.raises(UserError, match="names or shapes differ"):
+        policy.load({})
+
+
+def test_a_request_that_nobody_waits_for_any_more_makes_room(model, policy):
+    async def given_up():
+        request = asyncio.create_task(policy.sample([3, 4, 5], SampleParams(90)))
+        while not policy.rows:
+            await asyncio.sleep(0)
+        request.cancel()
+        answer = await policy.sample([3, 4, 5], SampleParams(2))
+        return len(policy.rows), answer
+
+    rows, answer = asyncio.run(given_up())
+    assert rows == 0 and 0 < len(answer.token_ids) <= 2
+
+
+def test_a_model_with_windowed_layers_is_refused():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 50, "head_dim": 8}
+    lm = Gemma2ForCausalLM(Gemma2Config(**small, num_attention_heads=4, num_key_value_heads=2))
+    with pytest.raises(UserError, match=r"LocalPolicy: the model has layers of sliding_attention"):
+        LocalPolicy((lm, SimpleNamespace(end_id=END)))
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16])
+def test_a_model_in_half_precision_samples_too(half):
+    policy = LocalPolicy("builtin", dtype=half)
+    prompt = [*policy.chat.open("be brief", "what now?"), *policy.chat.prompt_ids]
+    first, again = ask(policy, [prompt, prompt], temperature=0.0)
+    assert first.token_ids == again.token_ids and len(first.token_ids) > 0

@@ -22,7 +22,7 @@ from r3l.errors import UserError
 from r3l.rollout.policy_interface import SampleParams
 from r3l.training.local_policy import LocalPolicy
 from r3l.training.trainer import Trainer
-from tests.r3l.training.fakes import explored, made_row, tiny_folder, with_tokenizer
+from tests.r3l.training.fakes import explored, made_row, tiny_folder
 
 
 class Bigram(nn.Module):
@@ -152,7 +152,7 @@ def test_queries_are_answered_under_current_reference_and_averaged_weights() -> 
 
 
 def test_a_reference_may_be_another_model(model_folder: Path, tmp_path: Path) -> None:
-    other = with_tokenizer(tiny_folder(tmp_path / "other", num_hidden_layers=1))
+    other = tiny_folder(tmp_path / "other", num_hidden_layers=1)
     trainer = Trainer(model_folder, reference=other, needs=("reference",))
     alone = Trainer(other)
     assert logprobs(trainer, "reference") == pytest.approx(logprobs(alone, "current"), abs=1e-5)

@@ -1,5 +1,6 @@
 """A rehearsal: sound algorithms pass, and one bad algorithm for each rule is told in one line."""
 
+import re
 import subprocess
 import sys
 import time
@@ -66,6 +67,19 @@ def test_every_algorithm_of_r3l_would_pass(name):
             return super().token_loss(batch)
 
     rehearse(Mine())
+
+
+FILES = Path(__file__).parents[3] / "plug" / "files"
+KINDS = [
+    f"{file}:{kind}"
+    for file in sorted(FILES.glob("*.py"))
+    for kind in re.findall(r"^class (\w+)", file.read_text("utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_users_files_that_the_plug_is_tested_with_pass(name):
+    rehearse(load(None, [f"algorithm={name}"]).algorithm)
 
 
 def test_algorithms_of_r3l_are_not_tried():

@@ -1,10 +1,19 @@
 """Attempts, reflections and retries, explored by the algorithms that reflect."""
 
+import asyncio
+from typing import Any
+
 import numpy as np
 import pytest
 
-from r3l.records import SlotResult
+from r3l.algorithms.r3l import R3L
+from r3l.errors import EngineFailed, EpisodeError
+from r3l.records import GroupPlan, SlotResult
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.group import explore_group
+from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import (
+    TASK,
     always_right,
     explore,
     explored,
@@ -147,3 +156,71 @@ def test_attempts_remember_their_temperature_and_a_retry_keeps_that_of_its_base(
     assert other.trajectory is not None and retry.trajectory is not None
     assert (other.trajectory.temperature, retry.trajectory.temperature) == (1.3, 0.7)
     assert {p.temperature for p in hotter.asked if not p.json_schema} == {1.3, 0.7}
+
+
+class Several(R3L):
+    """Two attempts, of which the first may have three retries, and the second one."""
+
+    name: str = "several"
+
+    def retries(self, slots):  # type: ignore[no-untyped-def]
+        return {0: [2, 4, 5], 1: [3]}
+
+    def pivots_of(self, thought, base, count):  # type: ignore[no-untyped-def]
+        return [0, 1, 2][:count]
+
+
+def group_of_several(algorithm: R3L, policy: Any, **more: Any) -> Exploration:
+    x = Exploration(TASK, policy, Corridor, GroupPlan(6), **more)
+    asyncio.run(explore_group(algorithm.explore, x))
+    return x
+
+
+def test_an_attempt_may_have_several_retries_from_steps_of_their_own() -> None:
+    x = group_of_several(Several(), learner_of_advice())
+    found = [(one.slot, one.of, one.pivot, one.reflection) for one in x.attempts[2:]]
+    assert found == [
+        (2, 0, 0, "reflect-0"),
+        (3, 1, 0, "reflect-1"),
+        (4, 0, 1, "reflect-0"),
+        (5, 0, 2, "reflect-0"),
+    ]
+    assert len(x.reflections) == 2
+
+
+def test_all_retries_of_an_attempt_that_is_absent_or_not_retried_are_resolved() -> None:
+    lost = SlotResult(0, "failed", cause="too_large")
+    x = group_of_several(Several(), learner_of_advice(), results={0: lost})
+    causes = {slot: (r.cause or r.status, r.of) for slot, r in x.results.items()}
+    assert [causes[slot] for slot in (2, 4, 5)] == [("no_base", 0)] * 3
+    assert causes[3] == ("done", 1)
+    x = group_of_several(Several(), learner_of_advice("no json"))
+    assert [x.results[slot].cause for slot in range(2, 6)] == ["not_triggered"] * 4
+
+
+def test_a_failed_question_fails_all_retries_of_its_attempt_alone() -> None:
+    policy = learner_of_advice()
+    sample, asked = policy.sample, []
+
+    async def refuse_first(token_ids: Any, params: Any) -> Any:
+        if params.json_schema and not asked:
+            asked.append(params)
+            raise EngineFailed("no", cause="engine_refused")
+        return await sample(token_ids, params)
+
+    policy.sample = refuse_first  # type: ignore[method-assign]
+    failures: list[EpisodeError] = []
+    x = group_of_several(Several(), policy, on_failure=failures.append)
+    causes = [x.results[slot].cause for slot in range(2, 6)]
+    assert sorted(causes) in (["", "", "", "engine_refused"], ["", *["engine_refused"] * 3])
+    assert {failure.cause for failure in failures} == {"engine_refused"}
+
+
+def test_too_few_pivots_are_named() -> None:
+    class Few(Several):
+        def pivots_of(self, thought, base, count):  # type: ignore[no-untyped-def]
+            return [1]
+
+    failures: list[EpisodeError] = []
+    group_of_several(Few(), learner_of_advice(), on_failure=failures.append)
+    assert "pivots_of returned [1]; return 3 steps" in str(failures[0])

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 from buffer.sampling import task_history
-from buffer.storage.rows import DrawRow, GroupRow
+from buffer.storage.stored_rows import DrawRow, GroupRow
 from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Ids

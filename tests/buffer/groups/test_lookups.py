@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.groups import queries
+from buffer.groups import lookups
 from buffer.storage.transaction import Txn
 from buffer.wire.operations import QueryGroups
 from r3l.errors import LimitExceeded
@@ -59,7 +59,7 @@ def _numbers(desk, query, *asked):
 def test_a_query_returns_the_newest_groups_of_a_purpose_tag_and_state(
     filled, purpose, tag, state, limit, wanted
 ):
-    assert _numbers(filled, queries.query, QueryGroups(purpose, tag, state, limit)) == wanted
+    assert _numbers(filled, lookups.query, QueryGroups(purpose, tag, state, limit)) == wanted
 
 
 def test_the_history_of_a_task_lists_its_training_groups(filled):
@@ -70,10 +70,10 @@ def test_the_history_of_a_task_lists_its_training_groups(filled):
 
 def test_more_than_a_reply_can_hold_is_refused_with_the_limit(filled, monkeypatch):
     with filled.store.read() as txn:
-        rows = queries.query(txn, QueryGroups("train", None, "trained", 2))
-        size = sum(map(len, queries.records(txn, rows)))
-        monkeypatch.setattr(queries, "REPLY_LIMIT", size)
-        assert len(queries.records(txn, rows)) == 2
-        monkeypatch.setattr(queries, "REPLY_LIMIT", size - 1)
+        rows = lookups.query(txn, QueryGroups("train", None, "trained", 2))
+        size = sum(map(len, lookups.records(txn, rows)))
+        monkeypatch.setattr(lookups, "REPLY_LIMIT", size)
+        assert len(lookups.records(txn, rows)) == 2
+        monkeypatch.setattr(lookups, "REPLY_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"{size - 1} bytes.*fewer"):
-            queries.records(txn, rows)
+            lookups.records(txn, rows)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.storage.rows import DrawRow, GroupRow
+from buffer.storage.stored_rows import DrawRow, GroupRow
 from r3l import codec
 from r3l.records import (
     AttemptKey,

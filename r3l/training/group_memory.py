@@ -16,7 +16,7 @@ import numpy as np
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt
+from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt, attempts_of
 from r3l.algorithms.guidance_gain import GroupGain
 from r3l.records import Group, GroupPlan, Recalled, Task
 
@@ -127,11 +127,3 @@ class Memory:
         self.decisions += 1
         seeds = (self.seed, self.decisions)
         return lambda: np.random.default_rng(seeds)
-
-
-def attempts_of(group: Group) -> Iterator[StoredAttempt]:
-    """Yields the attempts of a group without their tokens."""
-    for attempt in group.trajectories:
-        yield StoredAttempt(
-            group.group_id, attempt.slot, attempt.reward, group.oldest_version, attempt.of
-        )
