@@ -5,8 +5,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.learner import full_logits, synthetic
-from learner.step.batch import Row, collate
-from learner.step.model import PolicyModule
+from r3l.training.micro_batch import collate
+from r3l.training.model import PolicyModule
+from tests.r3l.training.fakes import made_row
 
 CPU = torch.device("cpu")
 
@@ -23,7 +24,7 @@ def test_the_baseline_computes_the_log_probabilities_it_is_compared_for() -> Non
     )
     module = PolicyModule(Qwen2ForCausalLM(config))
     one, other, third = synthetic(0.5, length=64)[:3]
-    short = Row(third.token_ids[:44], third.mask[:44], third.old_logprobs[:44])
+    short = made_row(third.token_ids[:44], third.mask[:44])
     micro = collate([one, other, short], CPU)
     ours, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
     theirs, _ = full_logits(module, micro.nodes, micro.mask_BT, micro.temperatures_B)
