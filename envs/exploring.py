@@ -4,6 +4,7 @@ tasks(env, count) ─► explore(algorithm, task, policy, env) ─► a complete
 """
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, GroupPlan, Recalled, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
+from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
 from r3l.training.group_memory import Memory
@@ -23,6 +25,7 @@ Env = str | Callable[[], Environment]
 """An environment's name or FILE.py:CLASS, or a function that makes one."""
 
 _numbers = itertools.count()
+tell_first_failures = FirstFailures(lambda line: print(f"r3l.explore: {line}", file=sys.stderr))
 
 
 def tasks(
@@ -46,7 +49,7 @@ async def explore(
     seed: int | None = None,
     memory: Memory | None = None,
     emit: Emit | None = None,
-    on_failure: OnFailure = lambda error: None,
+    on_failure: OnFailure = tell_first_failures,
 ) -> Group:
     """Explores one group of a task as `algorithm` does. Makes as many environments as the group
     plays at the same time.
@@ -54,9 +57,9 @@ async def explore(
     `options`: of the environment, if it is named. `plan`: by default the algorithm's own. `handed`:
     the stored attempts of the plan, by default those in `memory`. `seed` makes sampling repeatable.
     `memory`: where stored attempts come from, and where the group is kept. `emit`: called with each
-    result and reflection as soon as it exists. An attempt that fails costs its slot, with a cause,
-    and `on_failure` is called. Raises UserError for an unknown environment, EngineDead if the
-    policy cannot sample any more.
+    result and reflection as soon as it exists. An attempt that fails costs its slot, with a cause.
+    `on_failure` is called with it; by default it prints the first failure of each cause. Raises
+    UserError for an unknown environment, EngineDead if the policy cannot sample any more.
     """
     make_env: Callable[[], Environment]
     if isinstance(env, str):

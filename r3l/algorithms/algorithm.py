@@ -29,7 +29,7 @@ from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, StoredAttempt
 from r3l.algorithms.losses import Terms, TokenBatch
 from r3l.algorithms.queries import Query, Weights
-from r3l.algorithms.rows import POLICY, Advantages, Float64, Row
+from r3l.algorithms.rows import POLICY, Advantages, Counted, Float64, Row
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.rollout.exploration import Exploration
 from r3l.settings.section import Section
@@ -97,10 +97,7 @@ class Algorithm(Section):
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of one step. Their weights hold every mean over the batch."""
-        counted = rows.policy(
-            batch, self.advantages(batch), self.credit_masks(batch), self.normalize
-        )
-        return rows.with_gradient(rows.weigh(counted, self.normalize))
+        return rows.with_gradient(rows.weigh(self.policy_rows(batch), self.normalize))
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Returns named parts of the loss of a micro-batch, whose sum is trained. Measures
@@ -110,6 +107,20 @@ class Algorithm(Section):
         return {"policy": policy}
 
     # ── what the defaults are made of ───────────────────────────────────────────────────
+
+    def policy_rows(self, batch: Batch) -> list[Counted]:
+        """Makes the rows of a batch's attempts, before they are weighed."""
+        found = self.advantages(batch)
+        by_token = self.token_advantages(batch, found)
+        return rows.policy(batch, found, self.credit_masks(batch), self.normalize, by_token)
+
+    def token_advantages(
+        self, batch: Batch, found: Sequence[Advantages]
+    ) -> Sequence[Sequence[Float64]] | None:
+        """Returns advantages of single tokens, float64 [L] for each attempt of each group, in place
+        of the attempts' own (`found`); None: all tokens have their attempt's advantage. They are
+        those of the main conversation; r3l.algorithms.credit.by_step spreads values of steps."""
+        return None
 
     def advantages(self, batch: Batch) -> list[Advantages]:
         """Returns the advantages of each group's attempts, [G], the recalled ones last."""

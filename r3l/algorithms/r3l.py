@@ -241,8 +241,7 @@ class R3L(ReflectAndRetry):
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of the attempts and, with λ > 0, of the supervised samples."""
-        found, masks = self.advantages(batch), self.credit_masks(batch)
-        policy, aux = rows.policy(batch, found, masks, self.normalize), list[Counted]()
+        policy, aux = self.policy_rows(batch), list[Counted]()
         if self.reflect and self.sft_weight:
             for number, group in enumerate(batch.groups):
                 aux += [

@@ -19,6 +19,7 @@ from r3l.algorithms.batch import Batch
 from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt, attempts_of
 from r3l.algorithms.guidance_gain import GroupGain
 from r3l.records import Group, GroupPlan, Recalled, Task
+from r3l.rollout.chat import ChatFormat
 
 TASK_GROUPS = 64
 """How many groups of a task are kept."""
@@ -80,15 +81,21 @@ class Memory:
         if gain.slots:
             self.gains = [gain, *self.gains][: guidance_gain.GROUPS]
 
-    def batch(self, algorithm: Algorithm, groups: Sequence[Group]) -> Batch:
-        """Makes a batch of groups, with the stored attempts that the algorithm recalls."""
+    def batch(
+        self,
+        algorithm: Algorithm,
+        groups: Sequence[Group],
+        chat: Callable[[], ChatFormat] | None = None,
+    ) -> Batch:
+        """Makes a batch of groups, with the stored attempts that the algorithm recalls. `chat`:
+        makes the chat format, which `Batch.advised` needs."""
         recalled = list[Recalled]()
         for group in groups:
             earlier = self.history(group.task.task_id, without=group.group_id)
             facts = GroupFacts.of_group(group, self.version)
             for attempt in algorithm.recalls(facts, earlier, self._random()):
                 recalled += self._read(group.group_id, attempt)
-        return Batch(groups, recalled=recalled, version=self.version)
+        return Batch(groups, recalled=recalled, version=self.version, chat=chat)
 
     async def fill(
         self,

@@ -28,7 +28,7 @@ from r3l.algorithms import rows
 from r3l.algorithms.advantages import STD, Std, normalized
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.rows import Advantages, Float64, Row
+from r3l.algorithms.rows import Advantages, Float64
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.records import SUCCESS, Trajectory
 
@@ -48,7 +48,7 @@ class RLVMR(RatioAlgorithm):
         description="what the environment answers to an invalid action",
     )
 
-    def by_token(self, batch: Batch, found: Sequence[Advantages]) -> list[list[Float64]]:
+    def token_advantages(self, batch: Batch, found: Sequence[Advantages]) -> list[list[Float64]]:
         """Adds the advantages of the steps to those of their attempts."""
         return [
             by_tag(
@@ -60,13 +60,6 @@ class RLVMR(RatioAlgorithm):
             )
             for group, values in zip(batch.groups, found, strict=True)
         ]
-
-    def rows(self, batch: Batch) -> list[Row]:
-        found, masks = self.advantages(batch), self.credit_masks(batch)
-        by_token = self.by_token(batch, found)
-        counted = rows.policy(batch, found, masks, self.normalize, by_token)
-        penalized = self.kl_coef > 0
-        return rows.with_gradient(rows.weigh(counted, self.normalize), penalized=penalized)
 
 
 def by_tag(

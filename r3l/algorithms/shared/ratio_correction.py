@@ -91,11 +91,10 @@ class RatioAlgorithm(Algorithm):
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of one step. With a KL, a row of advantage 0 has a gradient too."""
-        counted = rows.policy(
-            batch, self.advantages(batch), self.credit_masks(batch), self.normalize
-        )
         penalized = self.kl_coef > 0
-        return rows.with_gradient(rows.weigh(counted, self.normalize), penalized=penalized)
+        return rows.with_gradient(
+            rows.weigh(self.policy_rows(batch), self.normalize), penalized=penalized
+        )
 
     def weigh(
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0

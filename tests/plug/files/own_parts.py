@@ -53,20 +53,16 @@ class Fading(r3l.R3L):
 
     fade: float = 0.5
 
-    def rows(self, batch):
-        from r3l.algorithms import rows
+    def token_advantages(self, batch, found):
         from r3l.algorithms.credit import by_step
 
-        found, masks = self.advantages(batch), self.credit_masks(batch)
-        by_token = [
+        return [
             [
                 by_step(float(a) * self.fade ** np.maximum(np.arange(t.num_steps) - t.pivot, 0), t)
                 for a, t in zip(values, batch.attempts(group), strict=True)
             ]
             for group, values in zip(batch.groups, found, strict=True)
         ]
-        counted = rows.policy(batch, found, masks, self.normalize, by_token)
-        return rows.with_gradient(rows.weigh(counted, self.normalize))
 
 
 class EntropyBonus(r3l.R3L):

@@ -75,7 +75,7 @@ def test_the_advantage_of_a_step_is_that_of_its_attempt_and_that_of_its_tag(make
     [advantages] = algorithm.advantages(batch)
     own = 0.5 / (np.sqrt(0.5) + 1e-6)  # of two values, 1 and 0, by the sample's deviation
     assert advantages == pytest.approx([own, -own])
-    [per_token] = algorithm.by_token(batch, [advantages])
+    [per_token] = algorithm.token_advantages(batch, [advantages])
     wanted = [[own + 0.5 * own, own + 0.5 * 1.0], [-own - 0.5 * own, -own]]
     for own_tokens, one, steps in zip(per_token, (won, lost), wanted, strict=True):
         spans = one.step_spans.tolist()
