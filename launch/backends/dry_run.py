@@ -18,7 +18,8 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
     machine). `places`: paragraphs on where a cluster runs the processes."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
-    checked = "settings, algorithm, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
+    checked = "settings, algorithm, model folder, tasks, DeepSpeed settings, run folder, "
+    checked += "addresses and keys"
     later = "chat template and a first step of the environment: r3l-launch --check"
     return "\n\n".join([*parts, f"checked: {checked}\nnot checked: {later}"])
 
