@@ -33,7 +33,7 @@ from learner.publisher import WeightPublisher
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import host_copy
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.queries import Query
+from r3l.algorithms.queries import Query, TopK
 from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded
 from r3l.models.model_path import builtin_policy
@@ -159,7 +159,12 @@ def with_reference(trainer: AnyTrainer, rows: Sequence[Row]) -> list[Row]:
             for number, row in enumerate(rows)
         ]
     )
-    return [replace(row, reference=found[number]) for number, row in enumerate(rows)]
+    made = []
+    for number, row in enumerate(rows):
+        reference = found[number]
+        assert not isinstance(reference, TopK)
+        made.append(replace(row, reference=reference))
+    return made
 
 
 def card(bench: Bench) -> Lined:

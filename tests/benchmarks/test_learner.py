@@ -6,17 +6,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-<<<<<<< HEAD
 from benchmarks.learner import WAYS, full_logits, random_model, row_of, synthetic
 from r3l.run.config import load
 from r3l.training.micro_batch import collate
 from r3l.training.model import PolicyModule
-=======
-from benchmarks.learner import full_logits, synthetic
-from r3l.training.micro_batch import collate
-from r3l.training.model import PolicyModule
-from tests.r3l.training.fakes import made_row
->>>>>>> ptrain
 
 CPU = torch.device("cpu")
 SHAPE = {
@@ -33,11 +26,7 @@ def test_the_baseline_computes_the_log_probabilities_it_is_compared_for() -> Non
     torch.manual_seed(0)
     module = PolicyModule(Qwen2ForCausalLM(Qwen2Config(**SHAPE)))
     one, other, third = synthetic(0.5, length=64)[:3]
-<<<<<<< HEAD
     short = row_of(third.token_ids[:44], third.mask[:44], third.old_logprobs[:44])
-=======
-    short = made_row(third.token_ids[:44], third.mask[:44])
->>>>>>> ptrain
     micro = collate([one, other, short], CPU)
     ours, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
     theirs, _ = full_logits(module, micro.nodes, micro.mask_BT, micro.temperatures_B)
