@@ -153,12 +153,11 @@ def started(bench: Bench) -> dict[str, Any]:
 
 def with_reference(trainer: AnyTrainer, rows: Sequence[Row]) -> list[Row]:
     """Returns the rows with the reference model's log-probabilities of their trained tokens."""
-    found = trainer.answers(
-        [
-            Query(number, row.token_ids, row.mask, weights="reference", temperature=row.temperature)
-            for number, row in enumerate(rows)
-        ]
-    )
+    asked = [
+        Query(number, row.token_ids, row.mask, weights="reference", temperature=row.temperature)
+        for number, row in enumerate(rows)
+    ]
+    found: dict[int, Any] = trainer.answers(asked)
     return [replace(row, reference=found[number]) for number, row in enumerate(rows)]
 
 
