@@ -25,11 +25,11 @@ from lab.results.lines import LINES, ROOT, read_lines
 from lab.results.taught import Guidance
 from learner.warmup import lessons, tiny_policy
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.memory import ROUNDS
 from r3l.records import Group, SlotResult, Task
 from r3l.rollout.policy_interface import Policy
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
+from r3l.training.group_memory import ROUNDS
 from r3l.training.local_policy import LocalPolicy
 from tests.launch.fakes import until
 from tests.processes import command_line, lives

@@ -5,8 +5,8 @@ from itertools import cycle
 
 import pytest
 
-from r3l.algorithms.memory import TASK_GROUPS, Memory
 from r3l.records import AttemptKey, Group, GroupPlan, SlotResult, Task
+from r3l.training.group_memory import TASK_GROUPS, Memory
 from tests.r3l.algorithms.fakes import get
 from tests.r3l.training.fakes import explore_group
 
