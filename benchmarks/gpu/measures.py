@@ -33,7 +33,7 @@ from learner.publisher import WeightPublisher
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import host_copy
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.queries import Query, TopK
+from r3l.algorithms.queries import Query
 from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded
 from r3l.models.model_path import builtin_policy
@@ -153,18 +153,12 @@ def started(bench: Bench) -> dict[str, Any]:
 
 def with_reference(trainer: AnyTrainer, rows: Sequence[Row]) -> list[Row]:
     """Returns the rows with the reference model's log-probabilities of their trained tokens."""
-    found = trainer.answers(
-        [
-            Query(number, row.token_ids, row.mask, weights="reference", temperature=row.temperature)
-            for number, row in enumerate(rows)
-        ]
-    )
-    made = []
-    for number, row in enumerate(rows):
-        reference = found[number]
-        assert not isinstance(reference, TopK)
-        made.append(replace(row, reference=reference))
-    return made
+    asked = [
+        Query(number, row.token_ids, row.mask, weights="reference", temperature=row.temperature)
+        for number, row in enumerate(rows)
+    ]
+    found: dict[int, Any] = trainer.answers(asked)
+    return [replace(row, reference=found[number]) for number, row in enumerate(rows)]
 
 
 def card(bench: Bench) -> Lined:
