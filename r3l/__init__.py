@@ -72,6 +72,7 @@ PUBLIC = {
     "make_env": "envs.registry",
     "AsyncBufferClient": "buffer",
     "BufferClient": "buffer",
+    "Lease": "buffer",
     "Store": "buffer.storage.store",
     "RunConfig": "r3l.run.config",
     "load_config": "r3l.run.config",

@@ -1,17 +1,20 @@
 """The groups of a loop in one process, and what algorithms are told of them."""
 
+import asyncio
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from r3l.algorithms.guidance_gain import GROUPS
-from r3l.records import AttemptKey, Group, GroupPlan, Trajectory
+from r3l.records import AttemptKey, Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.training.group_memory import TASK_GROUPS, Memory
 from tests.r3l.algorithms.fakes import TASK, get, group_of
 
 Make = Callable[..., Group]
+TASKS = [Task(f"t/{number}", "e", number) for number in range(4)]
 
 
 @pytest.fixture
@@ -89,3 +92,63 @@ def test_the_same_seed_gives_the_same_decisions() -> None:
     assert drawn(1) == drawn(1) != drawn(2) and len(set(drawn(1))) == 3
     facts = Memory().facts("t")
     assert facts.random().random() == facts.random().random()
+
+
+class Explorer:
+    """Explores groups whose rewards are those of `rewards`, one after the other."""
+
+    def __init__(self, make: Make, *rewards: tuple[float, ...]) -> None:
+        self.make = make
+        self.rewards, self.asked = cycle(rewards), list[str]()
+        self.running = self.widest = 0
+
+    async def __call__(self, task: Task) -> Group:
+        self.asked.append(task.task_id)
+        self.running += 1
+        self.widest = max(self.widest, self.running)
+        made = self.make(f"g{len(self.asked)}", *next(self.rewards))
+        await asyncio.sleep(0)
+        self.running -= 1
+        return made
+
+
+def test_groups_that_the_algorithm_refuses_are_replaced_until_the_batch_is_full(made: Make) -> None:
+    explore = Explorer(made, (0.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    filled = asyncio.run(Memory().fill(get("dapo"), cycle(TASKS), explore, 3))
+    assert [each.group_id for each in filled.batch.groups] == ["g2", "g5", "g8"]
+    assert [each.group_id for each in filled.refused] == ["g1", "g3", "g4", "g6", "g7"]
+    assert explore.asked == [TASKS[i % 4].task_id for i in range(8)] and explore.widest == 3
+
+
+def test_an_algorithm_that_admits_everything_gets_one_round(made: Make) -> None:
+    explore = Explorer(made, (0.0, 0.0))
+    batch, refused = asyncio.run(Memory().fill(get("grpo"), cycle(TASKS), explore, 3))
+    assert len(batch.groups) == len(explore.asked) == 3 and not refused
+
+
+@pytest.mark.parametrize(("rounds", "explored"), [(2, 6), (9, 27)])
+def test_a_batch_has_fewer_groups_after_the_last_round(
+    made: Make, rounds: int, explored: int
+) -> None:
+    explore = Explorer(made, (0.0, 0.0))
+    filled = asyncio.run(Memory().fill(get("dapo"), cycle(TASKS), explore, 3, rounds=rounds))
+    assert not filled.batch.groups and len(filled.refused) == explored
+
+
+def test_a_batch_has_fewer_groups_if_the_tasks_end(made: Make) -> None:
+    explore = Explorer(made, (0.0, 1.0), (0.0, 0.0))
+    filled = asyncio.run(Memory().fill(get("dapo"), iter(TASKS), explore, 3))
+    assert len(filled.batch.groups) == len(filled.refused) == 2 and len(explore.asked) == 4
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_a_group_without_attempts_is_replaced(made: Make, name: str) -> None:
+    failed = Group("g", TASKS[0], GroupPlan(1), "complete", (SlotResult(0, "failed", "reset"),))
+    groups = iter([failed, made("good", 0.0, 1.0)])
+
+    async def explore(task: Task) -> Group:
+        return next(groups)
+
+    filled = asyncio.run(Memory().fill(get(name), cycle(TASKS), explore, 1))
+    assert [each.group_id for each in filled.batch.groups] == ["good"]
+    assert filled.refused == [failed]
