@@ -32,3 +32,73 @@ def test_a_notebook_may_lie_beside_modules_with_the_names_of_ours(tmp_path: Path
     assert python(use, tmp_path) == "buffer.client.clients launch.cli\n"
     said = python(f"import envs; {use}", tmp_path)
     assert "its package envs" in said and "rename yours" in said
+
+
+LIGHT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+ALLOWED = "r3l buffer envs numpy msgspec pydantic pydantic_core annotated_types".split()
+ALLOWED += "typing_extensions typing_inspection xxhash yaml".split()
+ALLOWED += sys.stdlib_module_names
+
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in ALLOWED and not name.startswith("_"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+"""
+EXPLORED = """
+import asyncio
+import r3l
+
+
+class Characters:
+    chat_template, all_special_ids, name_or_path = "made up", (0, 1), "characters"
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, tools=()):
+        text = "".join(f"\\0{m['role']}\\n{m['content']}\\1\\n" for m in messages)
+        return text + "\\0assistant\\n" * add_generation_prompt
+
+    def encode(self, text, add_special_tokens=False):
+        return [ord(character) for character in text]
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(chr(i) for i in ids if i > 1 or not skip_special_tokens)
+
+    def convert_ids_to_tokens(self, i):
+        return chr(i)
+
+
+class Own:
+    chat = r3l.ChatFormat(Characters())
+
+    async def sample(self, token_ids, params):
+        ids = (*map(ord, "take the key"), 1)
+        return r3l.Sample(ids, (-0.5,) * len(ids), 0, 0, "stop")
+
+
+[task] = r3l.tasks("keys", 1)
+group = asyncio.run(r3l.explore(r3l.R3L(group_size=4), task, Own(), "keys"))
+print([result.status for result in group.results])
+for name in ("Trainer", "LocalPolicy", "BufferClient"):
+    try:
+        getattr(r3l, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_the_core_explores_with_five_small_libraries_and_says_what_other_names_need() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LIGHT + EXPLORED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    states, *needs = ran.stdout.splitlines()
+    assert states == "['done', 'done', 'skipped', 'skipped']"
+    assert needs[0].startswith("r3l.Trainer needs torch, which is not installed; run ")
+    assert "r3l[cpu]" in needs[0] and needs[1].startswith("r3l.LocalPolicy needs ")
+    assert needs[2].startswith("r3l.BufferClient needs msgpack")

@@ -15,7 +15,7 @@ from r3l.algorithms.batch import Batch
 from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.r3l import R3L
-from r3l.records import Extra, Group, Recalled, SlotResult, done
+from r3l.records import Extra, Group, Origin, Recalled, SlotResult, done
 from r3l.run.config import load
 from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
 
@@ -148,3 +148,11 @@ def test_parts_of_the_reward_are_means_over_base_attempts() -> None:
     )
     metrics = group_metrics([replace(group, results=(told, second, *others))])
     assert (metrics["group/part_format"], metrics["group/part_answer"]) == (0.25, 0.5)
+
+
+def test_attempts_that_start_inside_stored_ones_are_not_counted_as_first_attempts() -> None:
+    group = explore_group((0.0, 1.0), (None, None))
+    last = replace(group.trajectories[1], pivot=1, origin=Origin("g0", 1, 1))
+    results = [done(last) if r.slot == last.slot else r for r in group.results]
+    metrics = group_metrics([replace(group, results=tuple(results))])
+    assert metrics["group/success_base"] == 0.0 and metrics["group/success_started"] == 1.0
