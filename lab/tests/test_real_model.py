@@ -1,7 +1,10 @@
 """The experiments with a real language model, without the model."""
 
+import asyncio
 import json
 import random
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,14 @@ import pytest
 from envs import registry
 from envs.base import Demonstrating, Skill
 from lab.real_model import calculator, doses, page, training
-from lab.real_model.probe import Slot, Thought, gain, summary
+from lab.real_model.probe import WAYS, Probe, Slot, Thought, configured, gain, summary
 from lab.real_model.sums import worked
 from lab.results.lines import read_lines
 from r3l.records import Trajectory
 from r3l.rollout import reflection
 from r3l.run.files import json_lines
 from r3l.run.files.progress_lines import EvalLine, StepLine, to_json
+from tests.r3l.fakes import ScriptedPolicy
 
 
 def sums() -> Demonstrating:
@@ -71,6 +75,40 @@ def test_a_gain_compares_a_retry_with_the_other_attempts_at_its_task() -> None:
     assert gain(slots, "own") == {"gain": 0.0, "se": 0.0, "pairs": 2}
     found = summary(slots)
     assert found["success"] == 0.25 and found["ways"]["free"]["causes"] == {"not_json": 4}
+
+
+def reply(prompt: str) -> str:
+    """Answers wrongly, unless advice names an answer; reflects with advice that names none."""
+    if "trajectory_outcome" in prompt:
+        values = ("guessed", "add up", "failure", "think", 0)
+        return json.dumps(dict(zip(reflection.FIELDS, values, strict=True)))
+    _, advised, advice = prompt.partition("Advice from a review")
+    told = re.search("<answer>-?[0-9]+</answer>", advice) if advised else None
+    return told[0] if told else "<answer>-999</answer>"
+
+
+def test_every_failure_is_retried_under_every_kind_of_guidance() -> None:
+    config = configured(Path("builtin"), ["actor.max_reflection_tokens=999"])
+    policy = ScriptedPolicy(reply)
+    run = Probe(policy, config)
+    tasks = registry.tasks(config.env.name, config.env.options, "eval", 2)
+
+    async def probed() -> list[Slot]:
+        slots = [each for i, task in enumerate(tasks) for each in await run.slots(i, task)]
+        for place, each in enumerate(slots):
+            await run.retry(each, tasks[each.task], run.guidance(place, slots, tasks[each.task]))
+        return slots
+
+    slots = asyncio.run(probed())
+    own = [f"own {way}" for way in WAYS]
+    assert [each.task for each in slots] == [0] * 4 + [1] * 4
+    for each in slots:
+        assert [*each.thoughts] == [*WAYS] and all(t.parsed for t in each.thoughts.values())
+        kinds = dict.fromkeys(["plain", *own, "another", "empty"], 0.0)
+        assert each.retries == kinds | {"right": 1.0}
+    schemas = [params.json_schema for params in policy.asked if params.max_tokens == 999]
+    assert sorted(Counter(map(json.dumps, schemas)).values()) == [8, 8, 8]
+    assert schemas.count(None) == 8
 
 
 def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
