@@ -45,7 +45,7 @@ def test_the_examples_of_the_page_run_unchanged(served, capsys):
     assert [pick.row.contrast for pick in picks] == [0.9, 0.5]
     exec(offline.replace("17", "1").replace("runs/demo/buffer", str(served.folder)), names)
     assert names["best"]["reward"] == 0.75 and "task_id=" in capsys.readouterr().out
-    assert len(names["batch"]) == 2 and not names["evicted"]
+    assert len(names["groups"]) == 2 and not names["evicted"]
 
 
 def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):
