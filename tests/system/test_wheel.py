@@ -42,6 +42,13 @@ def test_every_command_is_there(installed: Installed) -> None:
         assert installed.output(command, "--help").startswith(f"Usage: {command}")
 
 
+def test_the_ten_lines_of_the_readme_run(installed: Installed) -> None:
+    page = (ROOT / "docs" / "library.md").read_text("utf-8")
+    lines = page.split("```python\n")[1].split("```")[0]
+    (installed.project / "lines.py").write_text(lines.replace('"workshop", 200', '"workshop", 2'))
+    assert installed.output("python", "lines.py").count("array(") == 2
+
+
 def test_an_environment_is_checked_and_a_run_is_planned_and_trained(installed: Installed) -> None:
     shutil.copy(ROOT / "examples" / "door.py", installed.project)
     checked = installed.output("r3l-env", "check", "door.py:Door")
