@@ -41,10 +41,10 @@ def test_the_world_of_a_cell_is_in_the_settings_of_its_gradients() -> None:
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
     policy = FreePolicy(START_POLICY)
     config = START.config((*ESTIMATORS["credit"][1], *ALONE), 0)
-    groups = gradients._groups(policy, config, 4, 0)
+    groups = gradients._groups(policy, config, 8, 0)
     contrasting = [group for group in groups if len(set(group.rewards)) > 1]
     late = max(contrasting, key=lambda group: sum(retry.pivot for _, retry in group.retries))
     whole = START.config(("algorithm=r3l", "algorithm.credit=false", *ALONE), 0)
     one, again = gradients.gradients(policy, [late] * 2, config)
     [other] = gradients.gradients(policy, [late], whole)
-    assert torch.equal(one, again) and 0 < gradients._cosine(one, other) < 0.9999
+    assert torch.equal(one, again) and 0 < gradients._cosine(one, other) < 0.999
