@@ -122,7 +122,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         assert row.source is not None
         into, stored, one = row.source
         advantage, tokens = shown[into, stored, one.slot]
-        assert advantage == pytest.approx(float(row.advantages[row.mask].mean()), abs=1e-6)
+        assert advantage == pytest.approx(float(row.advantages[row.mask].mean()), abs=1e-12)
         assert tokens is None or tokens == int(row.mask.sum())
 
 
