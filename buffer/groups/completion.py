@@ -22,7 +22,7 @@ REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of 
 
 
 def facts_of(row: GroupRow, version: int) -> GroupFacts:
-    """Returns what an algorithm is told of a group. `version`: the learner's."""
+    """Describes a group to an algorithm. `version`: the learner's version."""
     rewards, of = [reward for *_, reward in row.attempts], [of for _, of, _ in row.attempts]
     return GroupFacts(row.task_id, rewards, of, version, row.plan.kind)
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rules:
-    """What the buffer is told of a run. `groups_per_step`: groups of a training step."""
+    """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step."""
 
     buffer: BufferConfig
     groups_per_step: int

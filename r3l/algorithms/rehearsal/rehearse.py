@@ -4,7 +4,7 @@
                  │
                  └─ in groups that fail, that succeed, that are mixed, and that another actor left
 
-The first rule that a method breaks is told in one line, with the file.
+One line names the file and the first rule that a method breaks.
 """
 
 import asyncio
