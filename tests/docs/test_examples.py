@@ -7,15 +7,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from envs import registry
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
 from envs.testing import check_env
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.batch import Batch
 from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.run.config import load
+from tests.r3l.algorithms.fakes import group_of
 from tests.r3l.rollout.fakes import always_right, explored, learner_of_advice, reflection
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +39,27 @@ def options(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*NAMES, "two_pivots.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        *NAMES,
+        "own_algorithm.py",
+        "two_pivots.py",
+    }
+
+
+def test_the_file_to_copy_has_every_method_and_changes_nothing() -> None:
+    given = load(None, [f"algorithm={EXAMPLES / 'own_algorithm.py'}:OwnAlgorithm"]).algorithm
+    rehearse(given)
+    plain = Algorithm()
+    for method in ("plan", "admits", "recalls", "explore", "queries", "rows", "loss"):
+        assert method in vars(type(given)), method
+    policy = learner_of_advice(reflection(step=2))
+    slots, _ = explored(policy, "algorithm=grpo", "algorithm.group_size=8")
+    batch = Batch([group_of([slot.trajectory for slot in slots])])
+    found = list(zip(given.rows(batch), plain.rows(batch), strict=True))
+    assert any(own.advantages.any() for own, _ in found)
+    for own, default in found:
+        for name, value in vars(default).items():
+            assert np.array_equal(getattr(own, name), value), name
 
 
 def test_two_retries_of_each_failure_begin_at_the_pivot_and_at_half_of_it() -> None:
