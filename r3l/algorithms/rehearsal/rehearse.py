@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
@@ -96,6 +97,7 @@ class _Rehearsal:
         chat = MadeUpPolicy("mixed").chat
         rows = self._rows(Batch(whole, weights, recalled, replayed, VERSION, chat=lambda: chat))
         if rows and changes_the_loss(type(self.algorithm)):
+            import_module("torch")  # which takes its own time
             with self._calling("loss", OTHERS_S):
                 try_loss(self.algorithm, rows)
 
