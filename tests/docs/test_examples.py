@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from envs import registry
 from envs.base import Skill
@@ -54,7 +55,8 @@ def test_the_file_to_copy_has_every_method_and_changes_nothing() -> None:
         assert method in written, method
     policy = learner_of_advice(reflection(step=2))
     slots, _ = explored(policy, "algorithm=grpo", "algorithm.group_size=8")
-    batch = Batch([group_of([slot.trajectory for slot in slots])])
+    played = [replace(slot.trajectory, reward=slot.slot / 8) for slot in slots]
+    batch = Batch([group_of(played)])
     found = list(zip(given.rows(batch), plain.rows(batch), strict=True))
     assert any(own.advantages.any() for own, _ in found)
     for own, default in found:
