@@ -1,5 +1,5 @@
-"""Copy this file for an algorithm of your own. As it stands it changes nothing: every method is the
-default of its base class. Keep the methods that you change, and delete the others.
+"""Copy this file for an algorithm of your own. As it stands it changes nothing: each method does
+what that of its base class does. Keep the methods that you change, and delete the others.
 
 r3l-launch algorithm=examples/own_algorithm.py:OwnAlgorithm
 
@@ -45,11 +45,13 @@ class OwnAlgorithm(Algorithm):
         return ()
 
     def weigh(self, rewards, attempts, recalled=0):
-        """Rewards [G] to advantages [G]."""
+        """Rewards [G] to advantages [G]. `attempts` are the group's, in the order of their slots;
+        `attempt.of` is the slot that it retried, or -1. The last `recalled` are of other groups."""
         return advantages.centered(rewards)
 
     def masks(self, attempts):
-        """The trained tokens of each attempt, bool [L]."""
+        """The trained tokens of each attempt, bool [L]. With `mask_prefix=True` a retry and its
+        attempt are trained from the pivot on, as in R³L."""
         return credit.group_masks(attempts, mask_prefix=False)
 
     def rows(self, batch):
