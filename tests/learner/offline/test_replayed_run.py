@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from r3l.files.whole_file import write_json
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import encoded
 from r3l.run.settings.buffer import RetentionConfig
+from r3l.training.processor import processor
 from r3l.weights.journal import Journal
+from tests.learner.fakes import ROOT
 from tests.learner.offline.conftest import alike, bases, ended_run
 
 pytestmark = pytest.mark.system
@@ -34,6 +38,13 @@ pytestmark = pytest.mark.system
 
 def ask(*command: object) -> Any:
     return CliRunner().invoke(main, [str(one) for one in command], catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -141,22 +152,45 @@ def _shown(store: Store, group_ids: list[str]) -> dict[tuple[str, str, int], Any
     return found
 
 
-def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    assert all(line["learner/threads"] == 1 for line in lines if line["kind"] == "step")
-    torch.set_num_threads(2)
-    assert ask("replay", run, 2).exit_code == 0 and torch.get_num_threads() == 1
+def test_a_process_of_its_own_replays_a_step_with_the_threads_and_the_bytes_of_the_run(
+    ended: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The run's process had two threads. On some processors MKL would use fewer if it could."""
+    record_property("processor", processor())
+    first, *others = (json.loads(line) for line in progress(ended).splitlines())
+    assert (first["kind"], first["processor"], first["threads"]) == ("machine", processor(), "2")
+    assert all(line["learner/threads"] == 2 for line in others if line["kind"] == "step")
+    command = [sys.executable, "-m", "learner.cli", "replay", str(ended), "6"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    said = f"on {processor()}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0 and done.stdout.count("loss same, gradient norm same") == 3, said
+    assert "checkpoint same, " in done.stdout and "elsewhere" not in done.stdout, said
+
+
+def progress(run: Path) -> str:
+    return (run / "progress.jsonl").read_text()
+
+
+def change(run: Path, kind: str, step: int, made: Callable[[dict[str, Any]], object]) -> None:
+    """Changes a line of the progress file."""
+    lines = [without_checksum(json.loads(line)) for line in progress(run).splitlines()]
+    [one] = (line for line in lines if (line["kind"], line["step"]) == (kind, step))
+    made(one)
+    (run / "progress.jsonl").write_bytes(b"".join(encoded(line) for line in lines))
+
+
+def test_a_step_that_was_recorded_elsewhere_is_said_to_be(run: Path) -> None:
+    change(run, "machine", 0, lambda line: line.update(processor="Another", torch="2.0"))
+    done = ask("replay", run, 2)
+    [said] = [line for line in done.output.splitlines() if "elsewhere" in line]
+    assert said == (
+        "step 1: recorded elsewhere, so the last bits may differ: "
+        f"processor Another there, {processor()} here; torch 2.0 there, {torch.__version__} here"
+    )
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
-    lines = [
-        without_checksum(json.loads(line))
-        for line in (run / "progress.jsonl").read_text().splitlines()
-    ]
-    for line in lines:
-        if line["kind"] == "step" and line["step"] == 4:
-            line["learner/loss"] += 1e-9
-    (run / "progress.jsonl").write_bytes(b"".join(encoded(line) for line in lines))
+    change(run, "step", 4, lambda line: line.update({"learner/loss": line["learner/loss"] + 1e-9}))
     journal = Journal(run / "journal")
     shutil.copyfile(journal.path(3), journal.path(5))
     done = ask("replay", run, 4)
