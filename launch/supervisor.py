@@ -321,7 +321,7 @@ class Run:
                 shown = eval_line(line)
             elif isinstance(line, AgainLine):
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
-            elif isinstance(line, StepLine):
+            else:
                 self.steps = line.step
                 self._settle_config()
                 self.recent.append(line)

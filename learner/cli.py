@@ -266,9 +266,9 @@ class _Rank:
             version,
             loggers.start(LoggerContext(run, config, version)),
             own=name if ".py:" in name else "",
-            machine=facts(trainer.device, trainer.world),
         )
         self.stack.callback(reporter.close)
+        RunFolder(run).add_machine(version, facts(trainer.device, trainer.world))
         rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
         _on_stop_signals(lambda signum, frame: rank0.stop())
         self._report("ready", publisher.endpoint)

@@ -1,13 +1,13 @@
 """Writes the learner's metrics to the run's loggers, and a JSON line per step for the launcher."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from learner.metrics.loggers.logger import Logger
 from learner.metrics.tags import check_tag
 from r3l.notices import notice_again
-from r3l.run.files.progress_lines import AgainLine, EvalLine, MachineLine, ProgressLine, StepLine
+from r3l.run.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
 from r3l.run.files.run_folder import RunFolder
 
 
@@ -17,17 +17,10 @@ class Reporter:
     `start`: the version at which training starts. If an earlier learner got further, a line says
     that the steps after `start` are void. `evaluated`: versions whose evaluation is reported.
     `own`: the user's algorithm, if any, which may measure what learner.metrics.tags does not list.
-    `machine`: what this learner computes on, which a line says if it is news.
     """
 
     def __init__(
-        self,
-        run: Path,
-        start: int = 0,
-        loggers: Sequence[Logger] = (),
-        *,
-        own: str = "",
-        machine: Mapping[str, str] | None = None,
+        self, run: Path, start: int = 0, loggers: Sequence[Logger] = (), *, own: str = ""
     ) -> None:
         self.loggers, self.own = loggers, own
         self.folder = RunFolder(run)
@@ -35,9 +28,6 @@ class Reporter:
         self.evaluated = {line.step for line in history.evaluations}
         if history.reached > start:
             self._line(AgainLine(start, history.reached))
-        last = history.machines[-1] if history.machines else None
-        if machine and (last is None or last.facts != machine or last.step > start):
-            self._line(MachineLine(start, machine))
 
     def step(
         self,

@@ -67,8 +67,7 @@ class ReplayedRun:
         self.store = Store(self.folder.store, read_only=True)
         try:
             self.draw_of(step)
-            self.history = self.folder.history()
-            self.lines = {line.step: line.metrics for line in self.history.steps}
+            self.lines = {line.step: line.metrics for line in self.folder.history().steps}
             self.trainer, self.version = self._trainer(step)
         except BaseException:
             self.store.close()
@@ -112,7 +111,7 @@ class ReplayedRun:
     def elsewhere(self) -> str:
         """Describes how this machine differs from the one that made the next step; "" if it does
         not, or if the run did not record its machine."""
-        there = self.history.machine_of(self.version + 1)
+        there = self.folder.machine_of(self.version + 1)
         differs = differences(there, facts(self.trainer.device, self.trainer.world))
         return differs and f"recorded elsewhere, so the last bits may differ: {differs}"
 

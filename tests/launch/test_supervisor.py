@@ -14,7 +14,7 @@ from launch.backends.processes import Command
 from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
 from r3l.files.whole_file import write_json
-from r3l.run.files.progress_lines import AgainLine, MachineLine, StepLine
+from r3l.run.files.progress_lines import AgainLine, StepLine
 from r3l.run.files.run_folder import RunFolder
 from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
 from tests.launch.fakes import said as said_by
@@ -408,8 +408,7 @@ def test_an_exception_that_ends_a_learner_is_said_before_its_last_lines_without_
 def test_quiet_leaves_out_steps_evaluations_and_what_starts(tmp_path: Path, quiet: bool) -> None:
     said = list[str]()
     run = Run(plan_for(tmp_path, "learner.steps=9"), said.append, quiet=quiet)
-    machine = MachineLine(0, {"processor": "A"})
-    for line in (machine, StepLine(1), evaluation(1), AgainLine(1, 2)):
+    for line in (StepLine(1), evaluation(1), AgainLine(1, 2)):
         RunFolder(tmp_path).add_progress(line)
     run._show_progress()
     continued = said.pop()

@@ -62,22 +62,9 @@ class AgainLine:
     time: float = field(default_factory=time.time)
 
 
-@dataclass(frozen=True)
-class MachineLine:
-    """What the learner computes on from version `step` on: `facts` of r3l.training.processor."""
-
-    step: int
-    facts: Mapping[str, str]
-    time: float = field(default_factory=time.time)
-
-
-ProgressLine = StepLine | EvalLine | AgainLine | MachineLine
-KINDS: dict[str, type[ProgressLine]] = {
-    "step": StepLine, "eval": EvalLine, "again": AgainLine, "machine": MachineLine
-}  # fmt: skip
+ProgressLine = StepLine | EvalLine | AgainLine
+KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "again": AgainLine}
 """The class of a line, by the `kind` in its JSON object."""
-OPEN = {"metrics", "facts"}
-"""Fields whose entries are entries of the JSON object itself."""
 STEP_BEGINS = b'{"kind": "step"'
 """The beginning of a step's line."""
 
@@ -86,52 +73,40 @@ def to_json(line: ProgressLine) -> dict[str, Any]:
     """Returns a line as a flat object, so that many lines make a table."""
     kind = next(name for name, each in KINDS.items() if each is type(line))
     values = {name: value for name, value in asdict(line).items() if value != ""}
-    more = {key: value for name in OPEN for key, value in values.pop(name, {}).items()}
-    return {"kind": kind, "step": line.step, "time": line.time, **values, **more}
+    metrics = values.pop("metrics", {})
+    return {"kind": kind, "step": line.step, "time": line.time, **values, **metrics}
 
 
 def from_json(values: Mapping[str, Any]) -> ProgressLine:
     """Reads a line from its JSON object. Raises LookupError, TypeError or ValueError if it is
     malformed."""
     kind = KINDS[values["kind"]]
-    own = {each.name for each in fields(kind)} - OPEN
+    own = {each.name for each in fields(kind)} - {"metrics"}
     read = {name: values[name] for name in own if name in values or name != "unread"}
     names = (name for name in values if name not in own and name != "kind")
-    more = {intern(name): values[name] for name in names}  # one text for all lines
-    read |= dict.fromkeys(OPEN, more)  # a kind has one of them
+    read["metrics"] = {intern(name): values[name] for name in names}  # one text for all lines
     line: ProgressLine = msgspec.convert(read, kind)  # its ValidationError is a ValueError
     return line
 
 
 @dataclass(frozen=True)
 class History:
-    """The steps not discarded by a restart, and each version's last evaluation; oldest first.
-    `machines`: what these steps were computed on."""
+    """The steps not discarded by a restart, and each version's last evaluation; oldest first."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]
     damaged: int = 0
-    machines: list[MachineLine] = field(default_factory=list)
 
     @property
     def reached(self) -> int:
         """The newest version; 0 before the first step."""
         return self.steps[-1].step if self.steps else 0
 
-    def machine_of(self, step: int) -> Mapping[str, str]:
-        """Returns the facts of the machine that made step `step`; {} if they are unknown."""
-        return next((each.facts for each in reversed(self.machines) if each.step < step), {})
-
 
 def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
     """Builds the history from all lines in order. Leaves out steps that a restart lost."""
-    steps, evaluations, machines = list[StepLine](), dict[int, EvalLine](), list[MachineLine]()
+    steps, evaluations = list[StepLine](), dict[int, EvalLine]()
     for line in lines:
-        if isinstance(line, MachineLine):
-            while machines and machines[-1].step >= line.step:
-                machines.pop()
-            machines.append(line)
-            continue
         if isinstance(line, EvalLine):
             evaluations[line.step] = line
             continue
@@ -140,5 +115,4 @@ def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
             steps.pop()
         if isinstance(line, StepLine):
             steps.append(line)
-    ordered = [evaluations[step] for step in sorted(evaluations)]
-    return History(steps, ordered, damaged, machines)
+    return History(steps, [evaluations[step] for step in sorted(evaluations)], damaged)

@@ -80,11 +80,3 @@ def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Pa
     assert (line["kind"], line["step"], line["success"], line["failed"]) == ("eval", 5, 0.5, 1)
     assert scalars(tmp_path, "eval/success") == {5: 0.5}
     assert report(tmp_path, start=5).evaluated == {5}
-
-
-def test_the_machine_is_a_line_unless_the_learner_before_ran_on_the_same(tmp_path: Path) -> None:
-    a, b = {"processor": "A"}, {"processor": "B"}
-    for start, machine in ((0, a), (2, a), (4, b), (2, b), (3, b)):
-        Reporter(tmp_path, start, machine=machine).step(start + 2, {TAG: 1.0}, {})
-    told = [(x["step"], x["processor"]) for x in lines(tmp_path) if x["kind"] == "machine"]
-    assert told == [(0, "A"), (4, "B"), (2, "B")]

@@ -27,6 +27,7 @@ from r3l.files.checksums import without_checksum
 from r3l.files.whole_file import write_json
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import encoded
+from r3l.run.files.run_folder import RunFolder
 from r3l.run.settings.buffer import RetentionConfig
 from r3l.training.processor import processor
 from r3l.weights.journal import Journal
@@ -157,9 +158,10 @@ def test_a_process_of_its_own_replays_a_step_with_the_threads_and_the_bytes_of_t
 ) -> None:
     """The run's process had two threads. On some processors MKL would use fewer if it could."""
     record_property("processor", processor())
-    first, *others = (json.loads(line) for line in progress(ended).splitlines())
-    assert (first["kind"], first["processor"], first["threads"]) == ("machine", processor(), "2")
-    assert all(line["learner/threads"] == 2 for line in others if line["kind"] == "step")
+    [machine] = RunFolder(ended).machines()
+    assert (machine.facts["processor"], machine.facts["threads"]) == (processor(), "2")
+    steps = RunFolder(ended).history().steps
+    assert len(steps) == 9 and all(line.metrics["learner/threads"] == 2 for line in steps)
     command = [sys.executable, "-m", "learner.cli", "replay", str(ended), "6"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     said = f"on {processor()}: {done.stdout}{done.stderr}"
@@ -167,20 +169,11 @@ def test_a_process_of_its_own_replays_a_step_with_the_threads_and_the_bytes_of_t
     assert "checkpoint same, " in done.stdout and "elsewhere" not in done.stdout, said
 
 
-def progress(run: Path) -> str:
-    return (run / "progress.jsonl").read_text()
-
-
-def change(run: Path, kind: str, step: int, made: Callable[[dict[str, Any]], object]) -> None:
-    """Changes a line of the progress file."""
-    lines = [without_checksum(json.loads(line)) for line in progress(run).splitlines()]
-    [one] = (line for line in lines if (line["kind"], line["step"]) == (kind, step))
-    made(one)
-    (run / "progress.jsonl").write_bytes(b"".join(encoded(line) for line in lines))
-
-
 def test_a_step_that_was_recorded_elsewhere_is_said_to_be(run: Path) -> None:
-    change(run, "machine", 0, lambda line: line.update(processor="Another", torch="2.0"))
+    [machine] = RunFolder(run).machines()
+    other = {**machine.facts, "processor": "Another", "torch": "2.0", "threads": "1"}
+    RunFolder(run).machines_file.unlink()
+    RunFolder(run).add_machine(0, other)
     done = ask("replay", run, 2)
     [said] = [line for line in done.output.splitlines() if "elsewhere" in line]
     assert said == (
@@ -190,7 +183,14 @@ def test_a_step_that_was_recorded_elsewhere_is_said_to_be(run: Path) -> None:
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
-    change(run, "step", 4, lambda line: line.update({"learner/loss": line["learner/loss"] + 1e-9}))
+    lines = [
+        without_checksum(json.loads(line))
+        for line in (run / "progress.jsonl").read_text().splitlines()
+    ]
+    for line in lines:
+        if line["kind"] == "step" and line["step"] == 4:
+            line["learner/loss"] += 1e-9
+    (run / "progress.jsonl").write_bytes(b"".join(encoded(line) for line in lines))
     journal = Journal(run / "journal")
     shutil.copyfile(journal.path(3), journal.path(5))
     done = ask("replay", run, 4)

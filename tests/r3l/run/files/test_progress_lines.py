@@ -6,7 +6,6 @@ import pytest
 
 from r3l.run.files.progress_lines import (
     AgainLine,
-    MachineLine,
     ProgressLine,
     StepLine,
     from_json,
@@ -23,7 +22,6 @@ from tests.r3l.files.made import evaluation
         StepLine(3, {"learner/loss": 0.5}, unread="'Well'"),
         evaluation(4),
         AgainLine(2, 5),
-        MachineLine(2, {"processor": "A", "threads": "2"}),
     ],
 )
 def test_a_line_is_read_back_as_it_was_written(line: ProgressLine) -> None:
@@ -37,9 +35,6 @@ def test_a_line_is_flat_so_that_a_table_can_be_made_of_many() -> None:
     line = evaluation(4, failed=2, failed_x=1.0)
     assert (line.success, line.tasks, line.failed) == (0.5, 8, 2)
     assert to_json(line)["failed_x"] == 1.0
-    assert to_json(MachineLine(0, {"processor": "A"}, 9.0)) == {
-        "kind": "machine", "step": 0, "time": 9.0, "processor": "A",
-    }  # fmt: skip
     nan = from_json(to_json(StepLine(1, {"learner/loss": math.nan})))
     assert isinstance(nan, StepLine) and math.isnan(nan.metrics["learner/loss"])
 
@@ -68,13 +63,3 @@ def test_steps_before_which_the_learner_went_back_do_not_count() -> None:
     without_the_line_that_says_so = [StepLine(1), StepLine(2), StepLine(3), StepLine(2)]
     assert history_of(without_the_line_that_says_so).reached == 2
     assert history_of([]).reached == 0
-
-
-def test_each_step_is_of_the_machine_of_the_learner_that_made_it() -> None:
-    a, b = {"processor": "A"}, {"processor": "B"}
-    lines = [MachineLine(0, a), StepLine(1), StepLine(2), MachineLine(2, b), StepLine(3)]
-    history = history_of(lines)
-    assert [history.machine_of(step) for step in (1, 2, 3)] == [a, a, b]
-    back = history_of([*lines, AgainLine(1, 3), MachineLine(1, a), StepLine(2), StepLine(3)])
-    assert [back.machine_of(step) for step in (1, 2, 3)] == [a, a, a]
-    assert history_of([StepLine(1)]).machine_of(1) == {}
