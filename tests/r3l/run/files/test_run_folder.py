@@ -138,8 +138,14 @@ def test_each_step_is_of_the_machine_of_the_learner_that_made_it_last(begun: Run
     def names() -> str:
         return "".join(begun.machine_of(step)["processor"] for step in range(1, 7))
 
-    for start, facts, expected in ((0, a, "AAAAAA"), (2, a, "AAAAAA"), (4, b, "AAAABB"),
-                                   (2, b, "AABBBB"), (3, b, "AABBBB"), (1, a, "AAAAAA")):  # fmt: skip
+    for start, facts, expected in [
+        (0, a, "AAAAAA"),
+        (2, a, "AAAAAA"),
+        (4, b, "AAAABB"),
+        (2, b, "AABBBB"),
+        (3, b, "AABBBB"),
+        (1, a, "AAAAAA"),
+    ]:
         begun.add_machine(start, facts)
         assert names() == expected
     assert len(begun.machines_file.read_text().splitlines()) == 4
