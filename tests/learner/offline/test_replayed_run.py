@@ -175,7 +175,7 @@ def test_a_step_that_was_recorded_elsewhere_is_said_to_be(run: Path) -> None:
     RunFolder(run).machines_file.unlink()
     RunFolder(run).add_machine(0, other)
     done = ask("replay", run, 2)
-    [said] = [line for line in done.output.splitlines() if "elsewhere" in line]
+    [said] = [line for line in done.stdout.splitlines() if "elsewhere" in line]
     assert said == (
         "step 1: recorded elsewhere, so the last bits may differ: "
         f"processor Another there, {processor()} here; torch 2.0 there, {torch.__version__} here"
