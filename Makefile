@@ -15,7 +15,7 @@ BY_DAY := $(patsubst %,--ignore tests/buffer/stress/test_%.py,crowd fuzz random_
 # One more than the cores of a small machine: tests wait for a third of their time.
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system nightly check format docs clean
+.PHONY: demo test unit system nightly check types site pages format docs clean
 .PHONY: results lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
@@ -39,12 +39,20 @@ nightly: $(VENV)/.installed
 	$(BIN)/python -m pytest tests -m nightly $(BY_DAY)
 	$(MAKE) lab-test soak soak-actors chaos test-envs test-agents test-extras test-clusters
 
+# Two parts at a time. `make check test` runs the tests of `pages` once, with all others.
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	+@$(MAKE) --no-print-directory --jobs=2 --output-sync types site $(if $(filter test,$(MAKECMDGOALS)),,pages)
+
+types:
 	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks lab
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_lab.py tests/docs
+
+site:
 	$(SITE)
+
+pages:
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_lab.py tests/docs
 
 format: $(VENV)/.installed
 	$(BIN)/ruff format .

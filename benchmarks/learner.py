@@ -48,6 +48,7 @@ from r3l.training import attention
 from r3l.training.local_policy import LocalPolicy
 from r3l.training.micro_batch import Nodes, collate, micro_batches
 from r3l.training.model import resolve_dtype
+from r3l.training.processor import fix_threads
 from r3l.training.step_loss import Loss
 from r3l.training.trainer import Trainer
 
@@ -126,7 +127,7 @@ def main(
     crossover: bool,
 ) -> None:
     """Print step times, their ratios, tokens/s, the share of the matmul peak and the idle share."""
-    torch.set_num_threads(1)  # more would spin against each other on the recording policy
+    fix_threads(1)  # more would spin against each other on the recording policy
     shape = SIZES[size]
     settings = [f"learner.tokens_per_micro_batch={budget}", f"learner.compute={compute}"]
     config = load(None, settings)
@@ -139,7 +140,7 @@ def main(
         works += [Work(f"{s:.0%} shared", synthetic(s, length=length)) for s in (0, 0.1, 0.25)]
     with tempfile.TemporaryDirectory() as folder:
         trainers = random_model(Path(folder) / "model", shape, config, plain="plain" in ways)
-        torch.set_num_threads(threads)
+        fix_threads(threads)
         click.echo(f"{size}: {rounds} rounds, {threads} threads, {clock} seconds, {load_average()}")
         peak = measure(trainers, works, rounds, ways.split(","), CLOCKS[clock])
         report(works, trainers.deepspeed, peak)

@@ -254,10 +254,12 @@ def load_run(
     seed: int,
 ) -> tuple[DeepSpeedTrainer, RunState]:
     """Loads a run's trainer and state from `checkpoint`, or from the initial `model` if there is no
-    checkpoint. Call `check_resumable` first."""
+    checkpoint. Fixes the number of threads. Call `check_resumable` first."""
     from learner.step.deepspeed_trainer import DeepSpeedTrainer
     from r3l.training.averaged_weights import DECAY
+    from r3l.training.processor import fix_threads
 
+    fix_threads()  # a run, its continuation and its replay begin here
     adapted = config.lora.rank > 0
     trainer = DeepSpeedTrainer(
         model if adapted else checkpoint or model,

@@ -31,6 +31,7 @@ from r3l.run.process.command_line import OneLineGroup, echo
 from r3l.run.process.endpoints import check_bind, check_endpoint
 from r3l.run.process.memory import delay_collections, freeze_heap
 from r3l.run.process.pinned_versions import warn_of_other_versions
+from r3l.run.process.steady_threads import STEADY_THREADS
 from r3l.run.process.torch_exit import end_process
 from r3l.run.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
@@ -66,6 +67,7 @@ class _Commands(OneLineGroup):
 def main() -> None:
     """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    os.environ |= STEADY_THREADS  # before torch is imported
 
 
 main.add_command(warmup_command)
@@ -242,6 +244,7 @@ class _Rank:
         from learner.metrics.loggers.logger import LoggerContext
         from learner.metrics.reporter import Reporter
         from learner.rank0 import Rank0
+        from r3l.training.processor import facts
 
         config, run = self.config, self.run
         tasks = list[Task](), list[Task]()
@@ -265,6 +268,7 @@ class _Rank:
             own=name if ".py:" in name else "",
         )
         self.stack.callback(reporter.close)
+        RunFolder(run).add_machine(version, facts(trainer.device, trainer.world))
         rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
         _on_stop_signals(lambda signum, frame: rank0.stop())
         self._report("ready", publisher.endpoint)
@@ -295,9 +299,12 @@ def replay_command(run: Path, step: int) -> None:
     and weights with the recorded ones. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
-    same = True
+    same, said = True, ""
     with closing(ReplayedRun(run, step)) as replayed:
         while replayed.version < step:
+            if (note := replayed.elsewhere()) and note != said:
+                echo(f"step {replayed.version + 1}: {note}")
+                said = note
             done = replayed.advance()
             echo(done.line())
             same = same and all(done.same.values())

@@ -32,10 +32,8 @@ from learner.evaluation.evaluator import (
 )
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.group_metrics import (
-    finite,
     group_metrics,
     histograms,
-    mean,
     mismatched_fingerprints,
     reuse_metrics,
     selection_metrics,
@@ -48,15 +46,13 @@ from learner.ranks import still_waiting
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
-from r3l.algorithms.r3l import R3L, verified
-from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.notices import notice, notice_again
 from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder, SkippedStep
 from r3l.run.process.command_line import echo
-from r3l.training.step_loss import StepResult
+from r3l.training.step_loss import StepResult, blamed
 
 log = logging.getLogger(__name__)
 
@@ -281,13 +277,9 @@ class Rank0:
         return groups
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        algorithm = self.config.algorithm
-        verifies = algorithm.verifies if isinstance(algorithm, R3L) else verified
-        several = bool(self.config.env.others)
-        metrics = group_metrics(groups, verifies=verifies, several=several)
-        if isinstance(algorithm, ReflectAndRetry):
-            plain = mean(all(result.of < 0 for result in group.results) for group in groups)
-            metrics |= finite({"group/without_retries": plain})
+        algorithm, several = self.config.algorithm, bool(self.config.env.others)
+        with blamed(algorithm.metrics):
+            metrics = group_metrics(groups, algorithm, several=several)
         if not self.actors:  # these groups have versions of other runs
             return metrics
         metrics |= staleness_metrics(groups, version)

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +17,9 @@ settings.load_profile("r3l")
 # A metric that is missing from learner/metrics/tags.py: an error here and in every process started.
 UNKNOWN_METRIC = "error:unknown metric"
 os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
-# Before torch is imported. Several threads would spin while other tests have their cores.
+# Before torch is imported. Threads would spin while other tests have their cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A command in the background may ignore Ctrl-C; what the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,7 +45,14 @@ def pytest_configure(config: object) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with real processes come first: no worker is left alone with them at the end."""
+    """Files with real processes come first, then those of many tests: no worker is left alone with
+    a long one at the end."""
     gc.enable()
     slow = {item.path for item in items if item.get_closest_marker("system")}
-    items.sort(key=lambda item: (item.path not in slow, "system" not in item.path.parts))
+    tests = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        late = item.path not in slow
+        return late, "system" not in item.path.parts, -tests[item.path] if late else 0
+
+    items.sort(key=place)

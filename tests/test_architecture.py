@@ -6,6 +6,7 @@ import graphlib
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,30 @@ USERS_OF_LAB = {"benchmarks/peers.py", "benchmarks/week.py"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
-def imports(path: Path) -> list[str]:
-    """Top-level names of every module a file imports, wherever in the file."""
-    names = []
+@cache  # most rules read the same files, and parsing them takes most of the time
+def imported(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """What a file imports, wherever in the file: modules, each with the names taken from it."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.append(node.module or "")
-    return [name.split(".")[0] for name in names]
+            found += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.append((node.module, tuple(alias.name for alias in node.names)))
+    return found
+
+
+@cache
+def functions(path: Path) -> list[tuple[str, int]]:
+    """The functions of a file, wherever in the file: their names, and how many lines follow the
+    first one."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    found = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(node.name, (node.end_lineno or 0) - node.lineno) for node in found]
+
+
+def imports(path: Path) -> list[str]:
+    """Top-level names of every module a file imports, wherever in the file."""
+    return [module.split(".")[0] for module, _ in imported(path)]
 
 
 def module_of(path: Path) -> str:
@@ -91,12 +107,9 @@ def module_of(path: Path) -> str:
 def imported_modules(path: Path, known: set[str]) -> set[str]:
     """Dotted names of the project's modules that a file imports, wherever in the file."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            members = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= members & known or {node.module}
+    for module, names in imported(path):
+        members = {f"{module}.{name}" for name in names}
+        found |= members & known or {module}
     return found & known - {module_of(path)}
 
 
@@ -184,9 +197,7 @@ def place_of_tests(path: Path) -> Path:
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_module_with_functions_has_its_test_file(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        works = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
-        if works and path.name != "__init__.py":
+        if functions(path) and path.name != "__init__.py":
             assert place_of_tests(path).is_file(), f"{path.relative_to(ROOT)} has no test file"
 
 
@@ -284,16 +295,15 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
 def test_no_file_passes_500_lines_and_no_function_80() -> None:
     for room in (*ROOMS, "lab", "tests"):
         for path in (ROOT / room).rglob("*.py"):
-            text = path.read_text(encoding="utf-8")
-            assert len(text.splitlines()) <= 500, path
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
+            for name, lines in functions(path):
+                assert lines < 80, f"{path}: {name}"
 
 
 def test_no_thread_of_a_test_keeps_pytest_from_ending_when_the_test_fails() -> None:
     for path in (path for room in ("tests", "lab") for path in (ROOT / room).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "Thread" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
                 assert "daemon=True" in ast.unparse(node), f"{where}: a thread that is no daemon"

@@ -153,11 +153,10 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
     """Make one run and append its line."""
     import asyncio
 
-    import torch
-
     from lab.results.alternate import alternate
+    from r3l.training.processor import fix_threads
 
-    torch.set_num_threads(1)
+    fix_threads(1)
     variant = VARIANTS[run.variant]
     config = run.config(run.cell.policy(policies))
     steps = 0 if run.variant == "warm" else run.cell.steps

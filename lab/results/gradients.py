@@ -41,6 +41,7 @@ from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.training.local_policy import LocalPolicy
 from r3l.training.micro_batch import collate, micro_batches
+from r3l.training.processor import fix_threads
 from r3l.training.step_loss import Loss, step_loss
 from r3l.training.trainer import Trainer
 
@@ -110,7 +111,7 @@ def main(
 ) -> None:
     """Measure the policy after each of STEPS optimizer steps of R³L, a line each in e4.jsonl.
     Lines that are there are not made again; a warm policy that is missing is made first."""
-    torch.set_num_threads(1)
+    fix_threads(1)
     cell = CELLS[name]
     named = {} if cell == EASIEST else {"cell": name}
     try:

@@ -11,6 +11,7 @@ from launch.topology.placement import Plan
 from r3l.files.own_packages import module_command
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.endpoints import reached, with_port
+from r3l.run.process.steady_threads import STEADY_THREADS
 
 
 class ProcessCommands:
@@ -107,10 +108,10 @@ class ProcessCommands:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """Returns OpenMP settings that let waiting threads sleep, or {} if `threads` is None."""
+    """Returns settings of OpenMP and MKL. Waiting threads sleep, unless `threads` is None."""
     if threads is None:
-        return {}
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        return STEADY_THREADS
+    return STEADY_THREADS | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _keys(plan: Plan, file: str) -> list[str]:

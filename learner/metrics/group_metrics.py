@@ -1,7 +1,7 @@
 """Computes metrics of a step's groups. A metric without data is left out."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,19 @@ from learner.evaluation.lengths import length_metrics
 from r3l.algorithms import guidance_gain, rows
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.r3l import verified
-from r3l.records import SUCCESS, Group, Trajectory
+from r3l.records import SUCCESS, Group
 from r3l.weights.manifest import fingerprints_agree
 
 Metrics = dict[str, float]
-Verifies = Callable[[Trajectory, Trajectory], bool]
-"""Whether the retry of an attempt is a verified correction."""
 REMEMBERED = 1000
 EXAMPLE = 160  # characters of a reflection that are shown
 
 
 def group_metrics(
-    groups: Sequence[Group], *, verifies: Verifies = verified, several: bool = False
+    groups: Sequence[Group], algorithm: Algorithm | None = None, *, several: bool = False
 ) -> Metrics:
-    """Computes the metrics `group/…`. `verifies`: the run's rule of a verified correction.
-    `several`: the run has several environments."""
+    """Computes the metrics `group/…`, with those of the run's algorithm. `several`: the run has
+    several environments."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
     distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
     thoughts = [r for g in groups for r in g.reflections]
@@ -46,7 +43,6 @@ def group_metrics(
         "group/trigger_rate": mean(called for g in groups for called in _called_for_a_retry(g)),
         "group/reflection_valid": mean(not r.cause for r in thoughts),
         "group/improvement_rate": mean(b.reward < d.reward for b, d in pairs),
-        "group/verified_rate": mean(verifies(b, d) for b, d in pairs),
         "group/guidance_gain": gain,
         "group/guidance_gain_se": error,
         "group/guidance_slots": sum(one.slots for one in gains) or float("nan"),
@@ -66,6 +62,7 @@ def group_metrics(
         f"group/part_{n}": mean(t.extra.reward_parts.get(n, 0.0) for t in bases) for n in parts
     }
     metrics |= {f"group/{name}": value for name, value in length_metrics(groups).items()}
+    metrics |= (algorithm or Algorithm()).metrics(groups)
     by_env = success_by_environment(groups) if several else {}
     metrics |= {f"group/success_base_{env}": share for env, share in by_env.items()}
     return finite(metrics)

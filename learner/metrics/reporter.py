@@ -51,7 +51,7 @@ class Reporter:
         """Records metrics in the loggers only. Every tag must be listed in learner.metrics.tags,
         but for what the user's algorithm measures."""
         for tag in metrics:
-            if not self.own or not tag.startswith("learner/"):
+            if not self.own or not tag.startswith(("learner/", "group/")):
                 check_tag(tag)
         for logger in self.loggers:
             logger.scalars(version, metrics)

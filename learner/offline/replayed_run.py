@@ -28,6 +28,7 @@ from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
 from r3l.run.files.run_folder import JOURNAL, RunFolder
 from r3l.training.model import resolve_dtype
+from r3l.training.processor import differences, facts, fix_threads
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 
@@ -91,7 +92,7 @@ class ReplayedRun:
         earlier = [step for step in self.lines if step <= number]
         like = self.lines[earlier[-1]] if earlier else line
         self.trainer.budget = int(like.get("learner/tokens_per_micro_batch", self.trainer.budget))
-        torch.set_num_threads(int(like.get("learner/threads", torch.get_num_threads())))
+        fix_threads(int(like.get("learner/threads", 0)))
         algorithm = self.config.algorithm
         made = make_rows(self.trainer, algorithm, draw, lambda: self.chat)
         result = self.trainer.step(made.rows, algorithm.loss)
@@ -106,6 +107,13 @@ class ReplayedRun:
             for place, weights in _stored_weights(self.run, number):
                 same[f"weights of the {place}"] = _equal(self.trainer, weights)
         return Replayed(number, found, same)
+
+    def elsewhere(self) -> str:
+        """Describes how this machine differs from the one that made the next step; "" if it does
+        not, or if the run did not record its machine."""
+        there = self.folder.machine_of(self.version + 1)
+        differs = differences(there, facts(self.trainer.device, self.trainer.world))
+        return differs and f"recorded elsewhere, so the last bits may differ: {differs}"
 
     @cached_property
     def chat(self) -> ChatFormat:

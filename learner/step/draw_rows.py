@@ -16,7 +16,7 @@ from buffer.storage.stored_rows import TrainedAttempt
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.rows import IMITATION, Row
+from r3l.algorithms.rows import IMITATION, POLICY, Row
 from r3l.errors import UserError
 from r3l.records import Int32, Trajectory
 from r3l.rollout.chat import ChatFormat
@@ -81,16 +81,17 @@ def _sequences(batch: Batch) -> Iterator[tuple[str, Int32]]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Computes metrics of the loss weights. `aux_samples`: the auxiliary rows. `aux_share`: their
-    share of the total weight. `largest_token_weight`: largest / mean weight of a token outside
-    auxiliary rows. `sft_weight`: λ, weight of the auxiliary loss."""
-    aux = [row for row in rows if row.loss == IMITATION]
-    weights = [row.weights[row.mask] for row in rows if row.loss != IMITATION]
+    """Computes metrics of the loss weights. `aux_samples`: the auxiliary rows, which are those of
+    every loss but the policy's. `aux_share`: their share of the total weight.
+    `largest_token_weight`: largest / mean weight of a token outside auxiliary rows. `sft_weight`:
+    λ, weight of the loss `sft`; other losses weigh what their rows weigh."""
+    aux = [row for row in rows if row.loss != POLICY]
+    weights = [row.weights[row.mask] for row in rows if row.loss == POLICY]
     policy = np.concatenate([*weights, np.zeros(0)]).astype(np.float64)
-    mass, aux_mass = (
-        float(policy.sum()),
-        sft_weight * sum(float(row.weights[row.mask].sum(dtype=np.float64)) for row in aux),
-    )
+    mass, aux_mass = float(policy.sum()), 0.0
+    for row in aux:
+        own = sft_weight if row.loss == IMITATION else 1.0
+        aux_mass += own * float(row.weights[row.mask].sum(dtype=np.float64))
     metrics = {"group/aux_samples": float(len(aux))}
     if mass + aux_mass:
         metrics["learner/aux_share"] = aux_mass / (mass + aux_mass)

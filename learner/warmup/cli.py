@@ -94,12 +94,11 @@ def warmup_command(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
-    import torch
-
     from learner.warmup.warmup import warmup
+    from r3l.training.processor import fix_threads
 
-    if recipe.start is None or weight_bytes(recipe.start) < SMALL_BYTES:
-        torch.set_num_threads(1)  # more threads would only wait for each other
+    alone = recipe.start is None or weight_bytes(recipe.start) < SMALL_BYTES
+    fix_threads(1 if alone else None)  # a small model's threads would only wait for each other
     try:
         warmup(recipe, out)
     except KeyboardInterrupt:

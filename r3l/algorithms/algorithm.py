@@ -7,6 +7,7 @@
     learner   queries   what to ask the model before the rows are made
               rows      token sequences with advantages and weights
               loss      named parts, which the trainer adds
+              metrics   what else is reported of a step's groups
 
 The service's methods must be pure and quick, and run without torch. A method that raises there or
 in the actor costs a counted cause, not the run. Every method has a default: N attempts at a task,
@@ -30,7 +31,7 @@ from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, 
 from r3l.algorithms.losses import Terms, TokenBatch
 from r3l.algorithms.queries import Query, Weights
 from r3l.algorithms.rows import POLICY, Advantages, Counted, Float64, Row
-from r3l.records import Bool, GroupPlan, Trajectory
+from r3l.records import Bool, Group, GroupPlan, Trajectory
 from r3l.rollout.exploration import Exploration
 from r3l.settings.section import Section
 from r3l.settings.user_class import errors_named
@@ -105,6 +106,17 @@ class Algorithm(Section):
         policy = self.policy_loss(batch)
         batch.measure("loss_penalized", policy.detach())
         return {"policy": policy}
+
+    def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Measures a step's groups by the algorithm's own rules. Each name begins with `group/`. By
+        default, the share of retries that are verified corrections."""
+        pairs = [pair for group in groups for pair in group.retries]
+        verified = [self.verifies(base, retry) for base, retry in pairs]
+        return {"group/verified_rate": sum(verified) / len(pairs)} if pairs else {}
+
+    def verifies(self, base: Trajectory, retry: Trajectory) -> bool:
+        """Whether a retry is a verified correction of its attempt."""
+        return credit.verified(base, retry)
 
     # ── what the defaults are made of ───────────────────────────────────────────────────
 

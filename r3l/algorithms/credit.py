@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from r3l.records import Bool, Trajectory
+from r3l.records import SUCCESS, Bool, Trajectory
 
 Normalize = Literal["trajectory", "attempt", "group", "token", "sum"]
 NORMALIZE = (
@@ -102,3 +102,16 @@ def token_weights(
     if normalize == "sum":
         return [1.0 / max(len(lengths), 1)] * len(lengths)
     return [1.0 / (len(lengths) * length) if length else 0.0 for length in lengths]
+
+
+def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:
+    """Whether a retry is a verified correction of its attempt:
+
+        R(retry) > R(base), or both reach 1 and the retry takes fewer steps
+
+    and, with `requires_success` (as in the released code of R³L), R(retry) ≥ 1.
+    """
+    if requires_success and retry.reward < SUCCESS:
+        return False
+    both_succeed = min(base.reward, retry.reward) >= SUCCESS
+    return retry.reward > base.reward or (both_succeed and retry.num_steps < base.num_steps)

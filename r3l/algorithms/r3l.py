@@ -274,7 +274,7 @@ class R3L(ReflectAndRetry):
 
     def verifies(self, base: Trajectory, retry: Trajectory) -> bool:
         """Whether a retry is a verified correction."""
-        return verified(base, retry, requires_success=self.verified_requires_success)
+        return credit.verified(base, retry, requires_success=self.verified_requires_success)
 
     def token_loss(self, batch: TokenBatch) -> Terms:
         loss = self.clipped_ratio if self.clipped else losses.policy_gradient
@@ -287,19 +287,6 @@ class R3L(ReflectAndRetry):
         """Adds λ times the supervised loss. Measures also `loss_sft`."""
         supervised = losses.imitation_loss(batch)
         return super().loss(batch) | {"sft": self.sft_weight * supervised[IMITATION]}
-
-
-def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:
-    """Whether a retry is a verified correction of its attempt:
-
-        R(retry) > R(base), or both reach 1 and the retry takes fewer steps
-
-    and, with `requires_success` (as in the released code of R³L), R(retry) ≥ 1.
-    """
-    if requires_success and retry.reward < SUCCESS:
-        return False
-    both_succeed = min(base.reward, retry.reward) >= SUCCESS
-    return retry.reward > base.reward or (both_succeed and retry.num_steps < base.num_steps)
 
 
 def at_most(counted: Sequence[Counted], tokens: float) -> list[Counted]:

@@ -28,6 +28,8 @@ Scores = tuple[Tensor, ...]
 All are 0 at positions that were not selected."""
 CHUNK = 1024
 """Selected positions projected at a time."""
+ALIGNMENT = 64
+"""Bytes. PyTorch's own memory begins at a multiple of it."""
 LARGE = 10_000_000
 """Parameters of a model that `learner.compute=auto` computes in bfloat16 where a CPU has it.
 Smaller models are quick, and their log-probabilities stay exact."""
@@ -212,11 +214,21 @@ def load_model(
             module.p = 0.0
         for name in [n for n, v in vars(module).items() if "dropout" in n and type(v) is float]:
             setattr(module, name, 0.0)
+    align(lm)
     adapt(lm)
     if gradient_checkpointing:
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode
     return PolicyModule(lm, attention.resolve(pack, lm), resolve_compute(compute, lm))
+
+
+def align(lm: nn.Module) -> None:
+    """Moves a CPU's parameters to multiples of ALIGNMENT. The last bits of a product with a single
+    row depend on where the weights begin, and transformers leaves them where they are in the file.
+    There they begin elsewhere in a checkpoint than in the model that a run started with."""
+    for weights in () if torch.cuda.is_available() else lm.parameters():
+        if weights.data_ptr() % ALIGNMENT:
+            weights.data = weights.data.clone()
 
 
 def resolve_dtype(name: str) -> torch.dtype:

@@ -40,7 +40,8 @@ class Trainer(AnyTrainer):
     place (r3l.training.model.LogitsModule). `reference`: the reference model, by default the model
     as it is now. `needs`: the weights under which queries may ask, as in the algorithm's `needs`.
     `average_decay`: of the averaged weights. `tokens_per_micro_batch` bounds the memory. `device`:
-    by default the module's own; for a folder, a GPU if there is one.
+    by default the module's own; for a folder, a GPU if there is one. The number of threads is the
+    caller's (r3l.training.processor.fix_threads).
     """
 
     def __init__(

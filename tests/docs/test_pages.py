@@ -4,6 +4,7 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -76,6 +77,7 @@ def test_every_operation_of_the_buffer_is_listed_with_who_uses_it():
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(OPERATIONS)
 
 
+@cache  # seven tests read it
 def code(page: Path) -> list[str]:
     """Every code span, and every line of every code block, of a page."""
     text = page.read_text("utf-8")
@@ -86,6 +88,7 @@ def code(page: Path) -> list[str]:
     return [*re.findall(r"`([^`\n]+)`", text), *filter(None, lines)]
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings."""
     headings = re.findall(r"^#+ +(.*)$", page.read_text("utf-8"), re.MULTILINE)

@@ -108,10 +108,10 @@ class Recording:
                 client.put(lease.group_id, "recording", [*results, *group.reflections])
 
 
-def tiny_model(folder: Path) -> Path:
+def tiny_model(folder: Path, hidden: int = 64) -> Path:
     """A random model of some 100 000 parameters with a tokenizer and a chat template."""
     tokenizer = tiny_policy.build_tokenizer(["use brush on tin"])
-    tiny_policy.build_model(tokenizer, seed=0, hidden=64, layers=2).save_pretrained(folder)
+    tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=2).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     torch.set_num_threads(1)
     return folder
@@ -151,6 +151,7 @@ class Learning:
         *,
         resume: bool = False,
         module: str = "learner.cli",
+        threads: int = 1,
     ) -> None:
         self.run, self.module = run, module
         command = [sys.executable, "-m"]
@@ -164,7 +165,7 @@ class Learning:
             stdout=(run / "learner.log").open("ab"),
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             start_new_session=True,
         )
 

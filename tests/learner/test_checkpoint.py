@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
-from learner.step import optimizer_state, tensor_file
+from learner.step import deepspeed_trainer, optimizer_state, tensor_file
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.errors import UserError
 from r3l.files import checksums, whole_file
@@ -25,6 +25,7 @@ from r3l.files.whole_file import read_json
 from r3l.models.model_folder import CHECKSUMS, check_checksums
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import load
+from r3l.training import processor
 from tests.learner.step.faulty import Silent, saved
 from tests.r3l.files.made import flips
 from tests.r3l.training.fakes import tiny_folder
@@ -323,3 +324,17 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
     assert not checkpoint.save_model(trainer, tmp_path / "model", Full(), 5)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_its_continuation_and_its_replay_begin_with_fixed_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(processor, "fix_threads", lambda: calls.append("threads"))
+
+    def made(*_: object, **__: object) -> None:
+        calls.append("trainer")
+
+    monkeypatch.setattr(deepspeed_trainer, "DeepSpeedTrainer", made)
+    checkpoint.load_run(None, tmp_path, load(None).learner, None, seed=0)
+    assert calls == ["threads", "trainer"]

@@ -1,5 +1,6 @@
 """`r3l-learner` refuses what it cannot do: one line, exit code 2, nothing changed."""
 
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -170,3 +171,12 @@ def test_a_store_of_another_schema_is_refused_in_one_line(
     done = CliRunner().invoke(main, ["replay", str(tmp_path), "3"])
     [line] = [line for line in done.output.splitlines() if line.startswith("r3l-learner: ")]
     assert done.exit_code == 2 and f"has schema {store.SCHEMA - 1}" in line
+
+
+def test_every_command_switches_dynamic_threads_off_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
+    monkeypatch.setenv("MKL_DYNAMIC", "TRUE")
+    assert CliRunner().invoke(main, ["train"]).exit_code == 2
+    assert (os.environ["OMP_DYNAMIC"], os.environ["MKL_DYNAMIC"]) == ("FALSE", "FALSE")

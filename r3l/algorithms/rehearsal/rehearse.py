@@ -1,6 +1,6 @@
 """Tries each method of a user's algorithm on made-up groups.
 
-    plan ─► explore ─► admits, recalls ─► queries ─► rows ─► loss
+    plan ─► explore ─► admits, recalls ─► queries ─► rows ─► loss, metrics
                  │
                  └─ in groups that fail, that succeed, that are mixed, and that another actor left
 
@@ -100,6 +100,9 @@ class _Rehearsal:
             import_module("torch")  # which takes its own time
             with self._calling("loss", OTHERS_S):
                 try_loss(self.algorithm, rows)
+        with self._calling("metrics", OTHERS_S):
+            metrics = self.algorithm.metrics(whole)
+        self._check("metrics", rules.of_metrics(metrics))
 
     # ── the service ─────────────────────────────────────────────────────────────────────
 

@@ -87,6 +87,18 @@ def of_row(row: Any) -> str:
     return ""
 
 
+def of_metrics(metrics: Any) -> str:
+    """Checks what `metrics` returned."""
+    if not isinstance(metrics, dict):
+        return f"returned {metrics!r:.100}; return a dict of names and numbers"
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not name.startswith("group/"):
+            return f"measures {name!r:.100}; a name begins with group/"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"measures {value!r:.100} as {name}; it must be a number"
+    return ""
+
+
 def made_up_answer(query: Query) -> Answer:
     """Makes up the answer of a query."""
     if query.find == "topk":

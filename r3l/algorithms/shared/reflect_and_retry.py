@@ -16,7 +16,7 @@ from typing import Any
 
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.errors import EpisodeError, PlanError, ReflectionError
-from r3l.records import ReflectionRecord, Trajectory
+from r3l.records import Group, ReflectionRecord, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.exploration import Exploration, Question, Verdict
 from r3l.rollout.prompts import Prompts
@@ -133,3 +133,9 @@ class ReflectAndRetry(RatioAlgorithm):
     def guidance_of(self, thought: ReflectionRecord, base: Trajectory, prompts: Prompts) -> str:
         """Returns the text that the policy reads while it retries."""
         return prompts.guidance(reflection.parse(thought.text, base.num_steps))
+
+    def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Adds the share of groups that have no slot for a retry."""
+        plain = [all(result.of < 0 for result in group.results) for group in groups]
+        share = {"group/without_retries": sum(plain) / len(plain)} if plain else {}
+        return super().metrics(groups) | share

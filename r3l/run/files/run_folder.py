@@ -2,6 +2,7 @@
 
     config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
     progress.jsonl                                                     steps and evaluations
+    machines.jsonl                                                     what steps are computed on
     .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           health of the learner
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
@@ -20,6 +21,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self, TextIO
 
@@ -75,6 +77,15 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What the learner computes on from version `step` on: `facts` of r3l.training.processor."""
+
+    step: int
+    facts: Mapping[str, str]
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
 class SkippedStep:
     """A batch was skipped, because its loss or gradient is not finite."""
 
@@ -103,7 +114,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.logs, self.store = path / "logs", path / "buffer"
-        self.progress = path / "progress.jsonl"
+        self.progress, self.machines_file = path / "progress.jsonl", path / "machines.jsonl"
         self.hangs_file, self.skipped_file = path / "hangs.jsonl", path / "skipped.jsonl"
         self.heartbeat_file, self.lock_file = path / HEARTBEAT, path / ".lock"
         self.processes = path / "processes"
@@ -193,6 +204,31 @@ class RunFolder:
         """Reads the run's steps and evaluations, except for steps lost in a restart."""
         lines = json_lines.read(self.progress, progress_lines.from_json)
         return progress_lines.history_of(lines.values, lines.damaged)
+
+    def add_machine(self, step: int, facts: Mapping[str, str]) -> None:
+        """Records what a learner that starts at version `step` computes on, unless the learner
+        before it computed on the same. Logs a warning if the file cannot be written."""
+        machines = self.machines()
+        if machines and machines[-1].step <= step and machines[-1].facts == facts:
+            return
+        try:
+            json_lines.append(self.machines_file, asdict(Machine(step, facts)))
+        except OSError as error:
+            log.warning("could not record what the learner computes on: %s", error)
+
+    def machines(self) -> list[Machine]:
+        """Reads what the run's steps were computed on, in their order."""
+        found = list[Machine]()
+        read = partial(msgspec.convert, type=Machine)
+        for each in json_lines.read(self.machines_file, read).values:
+            while found and found[-1].step >= each.step:  # the steps after it were made again
+                found.pop()
+            found.append(each)
+        return found
+
+    def machine_of(self, step: int) -> Mapping[str, str]:
+        """Returns the facts of what step `step` was computed on; {} if they are not recorded."""
+        return next((each.facts for each in reversed(self.machines()) if each.step < step), {})
 
     # ── its processes ───────────────────────────────────────────────────────────────────
 

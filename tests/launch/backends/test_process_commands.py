@@ -12,6 +12,7 @@ from launch.checks.plan_options import PlanOptions
 from launch.preparation import prepare, write_run_folder
 from launch.topology.placement import Plan
 from r3l.run.config import load
+from r3l.run.process.steady_threads import STEADY_THREADS
 from tests.launch.fakes import topology
 
 
@@ -56,7 +57,7 @@ def test_waiting_threads_of_a_cpu_run_sleep_since_its_processes_share_the_cores(
     small: Plan,
 ) -> None:
     commands = ProcessCommands(replace(small, topology=topology(2, cores=16)))
-    asleep = {"OMP_WAIT_POLICY": "PASSIVE"}
+    asleep = STEADY_THREADS | {"OMP_WAIT_POLICY": "PASSIVE"}
     assert commands.actor(0).env == asleep | {"OMP_NUM_THREADS": "5"}
     all_cores = asleep | {"OMP_NUM_THREADS": "16"}
     assert commands.learner().env == all_cores | {"CUDA_VISIBLE_DEVICES": ""}
@@ -65,10 +66,10 @@ def test_waiting_threads_of_a_cpu_run_sleep_since_its_processes_share_the_cores(
 def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:
     commands = ProcessCommands(replace(small, topology=topology(2, "2gpu", gpus=4)))
     assert [commands.actor(i).env for i in range(2)] == [
-        {"CUDA_VISIBLE_DEVICES": "2"},
-        {"CUDA_VISIBLE_DEVICES": "3"},
+        STEADY_THREADS | {"CUDA_VISIBLE_DEVICES": "2"},
+        STEADY_THREADS | {"CUDA_VISIBLE_DEVICES": "3"},
     ]
-    assert commands.learner().env == {"PYTHONSAFEPATH": "1"}
+    assert commands.learner().env == STEADY_THREADS | {"PYTHONSAFEPATH": "1"}
     assert option(commands.learner(), "--include") == "localhost:0,1"
     assert not [word for word in commands.actor(0).words if word.startswith("actor.engine")]
 
@@ -76,12 +77,12 @@ def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:
 def test_an_actor_of_several_gpus_sees_them_all(small: Plan) -> None:
     wide = replace(small, topology=topology(2, "4gpu", gpus=8, actor_gpus=2))
     commands = ProcessCommands(wide)
-    assert commands.actor(1).env == {"CUDA_VISIBLE_DEVICES": "6,7"}
+    assert commands.actor(1).env == STEADY_THREADS | {"CUDA_VISIBLE_DEVICES": "6,7"}
 
 
 def test_actors_that_share_a_gpu_are_told_their_share_of_its_memory(small: Plan) -> None:
     commands = ProcessCommands(replace(small, topology=topology(4, "6gpu", gpus=8)))
-    assert commands.actor(3).env == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert commands.actor(3).env == STEADY_THREADS | {"CUDA_VISIBLE_DEVICES": "7"}
     assert commands.actor(3).words[-1] == "actor.engine.gpu_memory_utilization=0.47"
 
 

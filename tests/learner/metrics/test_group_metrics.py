@@ -1,5 +1,7 @@
 """Metrics of a step, against groups whose metrics can be told by looking."""
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +13,7 @@ from learner.metrics.group_metrics import (
     success_by_environment,
     unread_reflection,
 )
+from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.raft import RAFT
@@ -63,8 +66,17 @@ def test_a_failed_retry_counts_as_triggered() -> None:
 def test_a_correction_is_counted_as_verified_by_the_rule_of_the_run() -> None:
     groups = [explore_group((0.0,), (0.5,))]
     assert group_metrics(groups)["group/verified_rate"] == 0.0
-    lenient = R3L(verified_requires_success=False).verifies
-    assert group_metrics(groups, verifies=lenient)["group/verified_rate"] == 1.0
+    lenient = R3L(verified_requires_success=False)
+    assert group_metrics(groups, lenient)["group/verified_rate"] == 1.0
+
+
+def test_an_algorithm_brings_metrics_of_its_own() -> None:
+    class Counting(Algorithm):
+        def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+            return super().metrics(groups) | {"group/seen": len(groups), "group/none": float("nan")}
+
+    metrics = group_metrics([explore_group((0.0,), ())], Counting())
+    assert metrics["group/seen"] == 1 and "group/none" not in metrics
 
 
 def test_a_group_with_equal_rewards_has_no_contrast() -> None:

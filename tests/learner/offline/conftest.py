@@ -37,15 +37,17 @@ def alike(group_id: str, version: int) -> Group:
     return rewarded(bases(group_id, version), float(int(group_id[1:]) % 2))
 
 
-def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> Path:
-    """The folder of a run that has ended."""
-    run, model = folder / "run", tiny_model(folder / "policy")
+def ended_run(
+    folder: Path, *settings: str, played: Played = recorded_group, hidden: int = 64
+) -> Path:
+    """The folder of a run that has ended. The learner computed with two threads."""
+    run, model = folder / "run", tiny_model(folder / "policy", hidden)
     prepare(run, model, *KEPT, *settings)
     served = Served(run / "buffer", "tcp://127.0.0.1:0", *buffer_options(), *settings)
     try:
         plan = PLAN if played is recorded_group else GroupPlan(2)
         with Recording(served.endpoint, played, plan=plan):
-            learner = Learning(run, served.endpoint)
+            learner = Learning(run, served.endpoint, threads=2)
             assert learner.wait() == 0, learner.log()
     finally:
         served.kill()
@@ -54,8 +56,9 @@ def ended_run(folder: Path, *settings: str, played: Played = recorded_group) -> 
 
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of nine steps, with checkpoints at 3, 6 and 9."""
-    return ended_run(tmp_path_factory.mktemp("ended"))
+    """The folder of a run of nine steps, with checkpoints at 3, 6 and 9. Its matrices are large
+    enough for several threads."""
+    return ended_run(tmp_path_factory.mktemp("ended"), hidden=128)
 
 
 @pytest.fixture(scope="module")

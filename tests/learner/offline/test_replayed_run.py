@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,11 @@ from r3l.files.checksums import without_checksum
 from r3l.files.whole_file import write_json
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import encoded
+from r3l.run.files.run_folder import RunFolder
 from r3l.run.settings.buffer import RetentionConfig
+from r3l.training.processor import processor
 from r3l.weights.journal import Journal
+from tests.learner.fakes import ROOT
 from tests.learner.offline.conftest import alike, bases, ended_run
 
 pytestmark = pytest.mark.system
@@ -34,6 +39,13 @@ pytestmark = pytest.mark.system
 
 def ask(*command: object) -> Any:
     return CliRunner().invoke(main, [str(one) for one in command], catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -141,11 +153,33 @@ def _shown(store: Store, group_ids: list[str]) -> dict[tuple[str, str, int], Any
     return found
 
 
-def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    assert all(line["learner/threads"] == 1 for line in lines if line["kind"] == "step")
-    torch.set_num_threads(2)
-    assert ask("replay", run, 2).exit_code == 0 and torch.get_num_threads() == 1
+def test_a_process_of_its_own_replays_a_step_with_the_threads_and_the_bytes_of_the_run(
+    ended: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The run's process had two threads. On some processors MKL would use fewer if it could."""
+    record_property("processor", processor())
+    [machine] = RunFolder(ended).machines()
+    assert (machine.facts["processor"], machine.facts["threads"]) == (processor(), "2")
+    steps = RunFolder(ended).history().steps
+    assert len(steps) == 9 and all(line.metrics["learner/threads"] == 2 for line in steps)
+    command = [sys.executable, "-m", "learner.cli", "replay", str(ended), "6"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    said = f"on {processor()}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0 and done.stdout.count("loss same, gradient norm same") == 3, said
+    assert "checkpoint same, " in done.stdout and "elsewhere" not in done.stdout, said
+
+
+def test_a_step_that_was_recorded_elsewhere_is_said_to_be(run: Path) -> None:
+    [machine] = RunFolder(run).machines()
+    other = {**machine.facts, "processor": "Another", "torch": "2.0", "threads": "1"}
+    RunFolder(run).machines_file.unlink()
+    RunFolder(run).add_machine(0, other)
+    done = ask("replay", run, 2)
+    [said] = [line for line in done.stdout.splitlines() if "elsewhere" in line]
+    assert said == (
+        "step 1: recorded elsewhere, so the last bits may differ: "
+        f"processor Another there, {processor()} here; torch 2.0 there, {torch.__version__} here"
+    )
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:

@@ -1,6 +1,7 @@
 """The rows of a draw: what is trained, how much it weighs, and what is told of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace as replace_row
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,17 @@ def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_me
     assert measured(sft_weight=3.0) == pytest.approx([3 / 4, 32 / 24])
     assert measured(sft_pool="shared", normalize="token") == pytest.approx([3 / 7, 1.0])
     assert weight_metrics([], 1.0) == {"group/aux_samples": 0.0}
+
+
+def test_every_row_that_is_not_the_policys_is_an_auxiliary_sample() -> None:
+    """Policy: 4 tokens of weight 1. λ = 3 weighs only the loss `sft`."""
+    ids, mask = np.arange(5, dtype=np.int32), np.array([False, True, True, True, True])
+    made = [core_rows.supervised(ids, mask, 0.5, loss) for loss in ("policy", "sft", "advised")]
+    made[0] = replace_row(made[0], weights=np.ones(5))
+    metrics = weight_metrics(made, 3.0)
+    assert metrics["group/aux_samples"] == 2.0
+    assert metrics["learner/aux_share"] == pytest.approx((3 * 2 + 2) / (4 + 3 * 2 + 2))
+    assert metrics["learner/largest_token_weight"] == 1.0
 
 
 def test_auxiliary_samples_have_a_share_of_the_tokens_and_the_same_ones_each_time() -> None:

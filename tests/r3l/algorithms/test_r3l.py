@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from r3l.algorithms import losses
 from r3l.algorithms.batch import Batch
+from r3l.algorithms.credit import verified
 from r3l.algorithms.guidance_gain import FLOOR, GroupGain, retry_probability
-from r3l.algorithms.r3l import PLAIN, R3L, at_most, verified
+from r3l.algorithms.r3l import PLAIN, R3L, at_most
 from r3l.algorithms.rows import imitation
 from r3l.records import Group, GroupPlan, Shown
 from r3l.rollout.exploration import Exploration

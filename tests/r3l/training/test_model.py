@@ -1,12 +1,15 @@
 """The policy module: log-probabilities of the selected tokens, in little memory."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from r3l.run.settings.learner import Compute
@@ -202,3 +205,23 @@ def test_a_gradient_that_many_rows_share_is_the_same_bit_for_bit_with_several_th
     finally:
         torch.set_num_threads(before)
     assert len(found) == 1
+
+
+def test_a_product_is_the_same_bit_for_bit_wherever_a_file_has_the_weights(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """Single rows, whose products depend on the address of the weights."""
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    held = {name: w.clone() for name, w in load_file(folder / "model.safetensors").items()}
+    found, begins = set[bytes](), set[int]()
+    row = torch.randn(1, 128, generator=torch.Generator().manual_seed(0))
+    for length in range(0, 64, 8):
+        metadata = {"format": "pt", "title": "x" * length}  # before the weights
+        save_file(held, folder / "model.safetensors", metadata=metadata)
+        begins |= {t.data_ptr() % 64 for t in load_file(folder / "model.safetensors").values()}
+        lm = model.load_model(folder, torch.float32).lm
+        assert {weights.data_ptr() % model.ALIGNMENT for weights in lm.parameters()} == {0}
+        wide = [w for w in lm.parameters() if w.dim() == 2]
+        products = [nn.functional.linear(row[:, : w.shape[1]], w) for w in wide]
+        found.add(b"".join(product.detach().numpy().tobytes() for product in products))
+    assert len(begins) > 1 and len(found) == 1

@@ -339,6 +339,10 @@ BAD = {
         "def loss(self, batch): return {'policy': (batch.logprobs_BT * batch.mask_BT).mean()}",
         "loss: the losses of single rows add up to ",
     ),
+    "metrics of another section": (
+        'def metrics(self, groups): return {"learner/speed": 1.0}',
+        "metrics: measures 'learner/speed'; a name begins with group/",
+    ),
     "a loss that raises": (
         "def token_loss(self, batch): return batch.logprobs_BT[99]",
         "loss: raised IndexError",

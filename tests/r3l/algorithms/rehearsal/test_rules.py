@@ -51,6 +51,21 @@ def test_a_query_keeps_the_rules_of_the_learner(changed, said):
 
 
 @pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (None, "returned None; return a dict of names and numbers"),
+        ({1: 1.0}, "measures 1; a name begins with group/"),
+        ({"speed": 1.0}, "measures 'speed'; a name begins with group/"),
+        ({"group/won": True}, "measures True as group/won; it must be a number"),
+        ({"group/won": [1]}, "measures [1] as group/won; it must be a number"),
+        ({"group/won": 1, "group/lost": float("nan")}, ""),
+    ],
+)
+def test_metrics_are_numbers_of_groups(metrics, said):
+    assert rules.of_metrics(metrics) == said
+
+
+@pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"mask": IDS}, "a row's mask is of int32; it must be of bool"),

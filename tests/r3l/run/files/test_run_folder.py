@@ -28,6 +28,7 @@ READERS: dict[str, Callable[[RunFolder], object]] = {
     "config.before-step-000005.yaml": lambda run: run.settings_of(2),
     "progress.jsonl": RunFolder.history,
     "hangs.jsonl": RunFolder.hangs,
+    "machines.jsonl": RunFolder.machines,
     ".last-heartbeat": RunFolder.heartbeat,
     "limits.json": lambda run: run.token_budget(8192),
     "best/evaluation.json": RunFolder.best_evaluation,
@@ -57,6 +58,7 @@ def full(begun: RunFolder) -> RunFolder:
     for line in (evaluation(0), StepLine(1, {"learner/loss": 0.5}),
                  StepLine(2, {"learner/loss": 0.25}), AgainLine(1, 2), StepLine(2)):  # fmt: skip
         begun.add_progress(line)
+    begun.add_machine(0, {"processor": "A", "threads": "2"})
     begun.add_hang("micro-batch 1 of 2", "itself")
     begun.add_skipped(SkippedStep(3, 4, "nan", "nan", ["g1"], ["t1"]))
     begun.write_heartbeat("checkpoint 4 – naïve")
@@ -80,6 +82,7 @@ def test_everything_is_read_back_as_it_was_written(full: RunFolder) -> None:
     assert hang == Hang("micro-batch 1 of 2", "itself", hang.time)
     assert (beat := full.heartbeat()) is not None and beat.doing == "checkpoint 4 – naïve"
     assert (full.token_budget(8192), full.token_budget(1024)) == (2048, 1024)
+    assert full.machine_of(2) == {"processor": "A", "threads": "2"}
     assert full.service_id("wandb") == "abc"
     best = full.best_evaluation()
     assert best is not None and (best.step, best.success) == (2, 0.5)
@@ -92,6 +95,7 @@ def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
     assert run.history().steps == run.hangs() == [] and run.heartbeat() is None
     assert run.token_budget(8192) == 8192
     assert run.service_id("wandb") == "" and run.best_evaluation() is None
+    assert run.machine_of(1) == {}
     for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
         with pytest.raises(UserError, match=r"nothing: has no config\.yaml"):
             read()
@@ -126,6 +130,25 @@ def test_a_flipped_bit_is_noticed_or_changes_no_value(
         except UserError as error:
             named += path.name in str(error) and "\n" not in str(error)
     assert unseen == [] and named > 0
+
+
+def test_each_step_is_of_the_machine_of_the_learner_that_made_it_last(begun: RunFolder) -> None:
+    a, b = {"processor": "A"}, {"processor": "B"}
+
+    def names() -> str:
+        return "".join(begun.machine_of(step)["processor"] for step in range(1, 7))
+
+    for start, facts, expected in [
+        (0, a, "AAAAAA"),
+        (2, a, "AAAAAA"),
+        (4, b, "AAAABB"),
+        (2, b, "AABBBB"),
+        (3, b, "AABBBB"),
+        (1, a, "AAAAAA"),
+    ]:
+        begun.add_machine(start, facts)
+        assert names() == expected
+    assert len(begun.machines_file.read_text().splitlines()) == 4
 
 
 def test_a_folder_has_one_launcher(begun: RunFolder) -> None:
