@@ -107,12 +107,25 @@ async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
 
 def raised(error: BaseException) -> EnvironmentFailed:
     """Turns an exception from user code into the failure of an attempt, with its traceback."""
-    text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(
-        f"the environment raised {type(error).__name__}: {str(error)[:500]} ({place(error)})",
+        f"the environment raised {described(error)}",
         cause=f"environment_{type(error).__name__}",
-        traceback=text[-LONGEST_TRACEBACK:],
+        traceback=trace(error),
     )
+
+
+def described(error: BaseException) -> str:
+    """Returns an error's class, text and place in one sentence."""
+    try:
+        said = str(error)[:500]
+    except Exception as unsaid:  # the class may be a user's
+        said = f"without a text ({type(unsaid).__name__})"
+    return f"{type(error).__name__}: {said} ({place(error)})"
+
+
+def trace(error: BaseException) -> str:
+    """Returns the end of an error's traceback."""
+    return "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
 
 
 def place(error: BaseException) -> str:
