@@ -446,7 +446,7 @@ class Exploration:
         self.working.append(task)
         self.widest = max(self.widest, self.running)
         try:
-            with self._ends_group(EngineDead, BufferError_):
+            with self._ends_group((EngineDead, BufferError_)):
                 yield
         except (EpisodeError, PlanError):
             raise
@@ -459,13 +459,13 @@ class Exploration:
             self.idle_since = time.monotonic()
 
     @contextmanager
-    def _ends_group(self, *kinds: type[Exception]) -> Iterator[None]:
+    def _ends_group(self, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
         """Keeps an error of the engine or the store, which ends the group."""
         try:
             yield
         except (EpisodeError, PlanError):
             raise
-        except kinds or Exception as error:
+        except kinds as error:
             if self.broken is None or isinstance(error, EngineDead):
                 self.broken = error
             raise
