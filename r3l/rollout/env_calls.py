@@ -7,7 +7,7 @@ import logging
 import math
 import sysconfig
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from numbers import Real
 from pathlib import Path
@@ -57,10 +57,10 @@ def fault_in(info: dict[str, Any]) -> str:
     return label(fault) if isinstance(fault, str) else ""
 
 
-def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward, which are shown but not trained on. Skips invalid
-    parts, and keeps the first MOST_PARTS."""
-    given = info.get("rewards")
+def parts_in(info: Mapping[str, Any], key: str = "rewards") -> dict[str, float]:
+    """Reads the named parts of a step's reward, which are shown but not trained on; or other named
+    numbers, under another `key`. Skips invalid ones, and keeps the first MOST_PARTS."""
+    given = info.get(key)
     items = given.items() if isinstance(given, dict) else ()
     parts = {
         plain(name, "part"): number_of(value)
