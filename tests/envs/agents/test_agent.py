@@ -133,6 +133,21 @@ def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("snapshot", "saved"), [("", "folder"), ("none", "nothing"), ("workspace", "all")]
 )
+def test_a_grader_of_a_stored_attempt_gets_no_folder(tmp_path: Path) -> None:
+    """Neither that of the attempt, which is gone, nor a new copy, which is not the attempt's."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("1")
+    (tmp_path / "grade.py").write_text(
+        "import os\ndef grade(*given):\n    return [len(given), os.listdir()]\n"
+    )
+    reward, workspace = f"{tmp_path}/grade.py:grade", str(tmp_path / "data")
+    env = made(tmp_path, "", reward=reward, workspace=workspace)
+    for stored, found in ((False, [3, ["file"]]), (True, [2, []])):
+        env.prepare({"id": "a"}, [], stored)
+        assert json.loads(ended(env, env.grade([])).stdout) == found
+    env.close()
+
+
 def test_what_is_saved_and_served_are_facts_of_an_attempt(
     tmp_path: Path, snapshot: str, saved: Any
 ) -> None:
