@@ -30,6 +30,7 @@ from buffer.storage.stored_rows import Regrade
 from buffer.storage.transaction import Txn
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
+from envs.agents.agent_checks import check_needs_no_folder
 from envs.agents.agent_runner import AgentRunner
 from envs.agents.agent_steps import failed, grade, outcome_of
 from envs.isolation.pool import environments_of_all
@@ -96,6 +97,8 @@ def regrade(folder: Path, out: Path, config: RunConfig) -> "Tally":
                 f"env {env.name}: cannot be regraded, because its agent or taskset gives the "
                 "reward itself; give an agent a grader, env.options.reward=file.py:function"
             )
+        if by_agent(env.name):
+            check_needs_no_folder(str(env.options["reward"]))
     with Store(folder, read_only=True) as source:
         regrader = Regrader(config, Tally(str(source.folder.resolve())))
         asyncio.run(regrader.run(source, out))

@@ -41,6 +41,13 @@ def a_third(task, calls):
 def in_folder(task, calls, folder):
     return 1.0
 
+def same(function):
+    return function
+
+@same
+def decorated(task, calls, folder):
+    return 1.0
+
 def broken(task, calls):
     raise KeyError("no such field")
 
@@ -150,19 +157,32 @@ def replace_slot(result: SlotResult, slot: int) -> SlotResult:
 @pytest.mark.parametrize(
     ("grader", "why"),
     [
-        ("in_folder", "argument.*'folder'"),
         ("broken", "no such field"),
         ("gives_up", "the judge is away"),
         ("hangs", "it took too long"),
     ],
 )
-def test_a_grader_that_judges_none_or_needs_the_folder_is_one_line_and_nothing_is_written(
+def test_a_grader_that_judges_none_is_one_line_and_nothing_is_written(
     tmp_path: Path, grader: str, why: str
 ) -> None:
     store = stored(tmp_path, played(tmp_path))
     line = f"left out 2 attempts: grader_failed.*{why}.*nothing was written"
     with pytest.raises(UserError, match=line) as refused:
         regrade(store, tmp_path / "new", graded_by(tmp_path, grader, "actor.agent.timeout_s=2"))
+    assert "\n" not in str(refused.value) and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("grader", "why"),
+    [
+        ("in_folder", "needs 'folder', the folder of the attempt, which is not stored"),
+        ("decorated", "missing 1 required positional argument: 'folder'; nothing was written"),
+    ],
+)
+def test_a_grader_that_needs_the_folder_is_one_line(tmp_path: Path, grader: str, why: str) -> None:
+    store = stored(tmp_path, played(tmp_path))
+    with pytest.raises(UserError, match=why) as refused:
+        regrade(store, tmp_path / "new", graded_by(tmp_path, grader))
     assert "\n" not in str(refused.value) and not (tmp_path / "new").exists()
 
 
