@@ -174,7 +174,9 @@ class BufferRequests:
         self.metrics.refused[cause] += len(refused)
         what = f"{group_id}: {', '.join(refused)} was refused: {error}"
         log.error("%s", what)
-        self.on_failure(EpisodeError(what, cause=cause))
+        failure = EpisodeError(what, cause=cause)
+        failure.__cause__ = error  # for its traceback
+        self.on_failure(failure)
         return kept
 
     def _granted(self) -> list[str]:

@@ -134,7 +134,7 @@ class Tally:
     def failures(self) -> list[str]:
         """Describes each kind of failure in one line."""
         lines = [
-            f"left out {count} attempts: {kind}; the first is {self.first[kind]}"
+            f"left out {count} attempt{'s' * (count > 1)}: {kind}; the first is {self.first[kind]}"
             for kind, count in self.left_out.most_common(MOST_KINDS)
         ]
         if (more := len(self.left_out) - MOST_KINDS) > 0:

@@ -113,13 +113,13 @@ class Player:
                 answer = await session.sampling(asked, str(number), "chat", again=False)
             except Refused:
                 break
+            if not move.seen:  # it ended before the agent got it
+                continue
+            session.received(str(number))
             node = session.tree.nodes[-1]
-            if move.seen:
-                session.received(str(number))
-                if move.trained and not move.shaped and node.sample and not node.taped:
-                    self.trainable.append(node.sample.token_ids)
-            messages.append(answer["choices"][0]["message"])
-            talks.append(messages)
+            if move.trained and not move.shaped and node.sample and not node.taped:
+                self.trainable.append(node.sample.token_ids)
+            talks.append([*messages, answer["choices"][0]["message"]])
         return ProcessState(exit=0, stdout='{"reward": 0.5}')
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def _request(move: Move, talks: list[list[dict[str, Any]]], number: int) -> list
 class World:
     """An actor's gateway. Makes what attempts are played in."""
 
-    def __init__(self, moves: Sequence[Move], train: str = "all") -> None:
+    def __init__(self, moves: Sequence[Move], train: str = "all", replays: int = 999) -> None:
         self.moves, self.policy, self.players = moves, Counting(), list[Player]()
         self.gateway = Gateway(
             self.policy,
@@ -157,7 +157,7 @@ class World:
             AgentConfig(train=train),  # type: ignore[arg-type]
             {},
             "http://127.0.0.1:1",
-            Replays(limit=1000),
+            Replays(replays),
             Mock(take=lambda base: None),
         )
 
@@ -205,12 +205,13 @@ async def every_retry(x: Exploration) -> None:
         await x.skip(slot, "not_needed")
 
 
-@given(MOVES, st.sampled_from(["all", "main"]))
+@given(MOVES, st.sampled_from(["all", "main"]), st.sampled_from([999, 0]))
 @settings(max_examples=60)
 def test_every_retry_of_any_tree_of_calls_is_recorded_and_trains_each_reply_once(
-    moves: list[Move], train: str
+    moves: list[Move], train: str, replays: int
 ) -> None:
-    world = World(moves, train)
+    """Retries from the tape, and retries that start at the first call."""
+    world = World(moves, train, replays)
     results = world.explored(every_retry, 2 * len(moves) + 1)
     played = [result for result in results if result.status != "skipped"]
     assert len(played) == len(world.players)

@@ -140,8 +140,8 @@ def test_a_grader_that_raises_on_a_third_of_the_attempts_costs_them_one_line_a_k
     tally = regrade(stored(tmp_path, results), tmp_path / "new", graded_by(tmp_path, "a_third"))
     assert tally.after == [0.25] * 4 and tally.causes == {"grader_failed": 2}
     assert [line.partition(";")[0] for line in tally.failures()] == [
-        "left out 1 attempts: grader_failed (KeyError)",
-        "left out 1 attempts: grader_failed (ValueError)",
+        "left out 1 attempt: grader_failed (KeyError)",
+        "left out 1 attempt: grader_failed (ValueError)",
     ]
     (group,) = groups(tmp_path / "new")
     assert [result.cause for result in group.results] == [
