@@ -56,7 +56,7 @@ class Move:
     seen: bool = True
 
 
-MOVES = st.lists(
+ANY = st.lists(
     st.builds(
         Move,
         st.sampled_from(["grow", "grow", "fork", "compact", "sub", "again", "rewrite"]),
@@ -67,8 +67,11 @@ MOVES = st.lists(
         st.sampled_from([True] * 5 + [False]),
     ),
     min_size=1,
-    max_size=7,
+    max_size=5,
 )
+LONG = [Move("grow"), Move("grow")]
+"""A main conversation, so that retries have pivots."""
+MOVES = st.one_of(ANY, st.builds(lambda moves: [*LONG, *moves], ANY))
 
 
 class Counting(ScriptedPolicy):
@@ -80,7 +83,7 @@ class Counting(ScriptedPolicy):
         self.read: dict[tuple[int, ...], list[int]] = {}
 
     def say(self, prompt: str) -> str:
-        return reflection(0) if "trajectory_summary" in prompt else f"reply {len(self.prompts)}"
+        return reflection(1) if "trajectory_summary" in prompt else f"reply {len(self.prompts)}"
 
     async def sample(self, token_ids: Sequence[int], params: Any) -> Sample:
         made = await super().sample(token_ids, params)
@@ -248,18 +251,22 @@ def test_any_tree_of_calls_is_continued_from_any_of_its_progress(
         assert max(world.trained(attempt).values()) == 1
 
 
-SIDE = [Move("grow"), Move("sub"), Move("grow", which=1), Move("fork", back=2), Move("compact")]
-"""A side conversation, a fork and a compaction, each shorter than the main conversation's pivot."""
+SIDE = [Move("sub"), Move("compact"), Move("grow", which=2)]
+"""A side conversation and a compaction, each of no more steps than come before a retry's pivot."""
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_algorithm_explores_an_agent_with_side_conversations(name: str) -> None:
     config = load(None, [f"algorithm={name}", "env=agent"])
-    world = World([Move("grow"), Move("grow"), *SIDE])
+    world = World([*LONG, *SIDE])
     x = exploration(world.policy, config, TASK, world.make)
     results = asyncio.run(explore_group(partial(config.algorithm.explore), x))
     assert [result.slot for result in results] == list(range(x.plan.slots))
     assert not {result.cause for result in results if result.status == "failed"} - CAUSES
+    retries = [result.trajectory for result in results if result.of >= 0 and result.trajectory]
+    assert all(retry.extra.segments for retry in retries)
+    if name == "r3l":
+        assert retries and all(retry.pivot == 1 for retry in retries)
     for result in results:
         codec.encode(result)
     for thought in x.reflections.values():
