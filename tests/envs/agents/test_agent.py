@@ -133,6 +133,17 @@ def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("snapshot", "saved"), [("", "folder"), ("none", "nothing"), ("workspace", "all")]
 )
+def test_what_is_saved_and_served_are_facts_of_an_attempt(
+    tmp_path: Path, snapshot: str, saved: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/mcp"
+        mcp: Any = {"here": "true", "there": url}
+        env = made(tmp_path, "", snapshot=snapshot, mcp=mcp)
+    assert env.prepare({}, []) == AgentFacts(saved=saved, servers={"here": "", "there": url})
+    env.close()
+
+
 def test_a_grader_of_a_stored_attempt_gets_no_folder(tmp_path: Path) -> None:
     """Neither that of the attempt, which is gone, nor a new copy, which is not the attempt's."""
     (tmp_path / "data").mkdir()
@@ -145,15 +156,4 @@ def test_a_grader_of_a_stored_attempt_gets_no_folder(tmp_path: Path) -> None:
     for stored, found in ((False, [3, ["file"]]), (True, [2, []])):
         env.prepare({"id": "a"}, [], stored)
         assert json.loads(ended(env, env.grade([])).stdout) == found
-    env.close()
-
-
-def test_what_is_saved_and_served_are_facts_of_an_attempt(
-    tmp_path: Path, snapshot: str, saved: Any
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/mcp"
-        mcp: Any = {"here": "true", "there": url}
-        env = made(tmp_path, "", snapshot=snapshot, mcp=mcp)
-    assert env.prepare({}, []) == AgentFacts(saved=saved, servers={"here": "", "there": url})
     env.close()
