@@ -70,11 +70,10 @@ def graded_by(folder: Path, name: str, *more: str, **options: str) -> RunConfig:
     return config_of(folder, "", *more, reward=f"{folder / 'graders.py'}:{name}", **options)
 
 
-def played(
-    folder: Path, policy: ScriptedPolicy | None = None, attempts: int = 2
-) -> list[SlotResult]:
-    results, _ = play(graded_by(folder, "first"), policy, attempts=attempts)
-    return results
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> list[SlotResult]:
+    """Two attempts of two calls each."""
+    return play(graded_by(tmp_path_factory.mktemp("played"), "first"), attempts=2)[0]
 
 
 def stored(folder: Path, results: list[SlotResult]) -> Path:
@@ -89,9 +88,9 @@ def stored(folder: Path, results: list[SlotResult]) -> Path:
 
 
 def test_the_same_grader_changes_nothing_and_another_one_the_judgement_alone(
-    tmp_path: Path,
+    tmp_path: Path, played: list[SlotResult]
 ) -> None:
-    store = stored(tmp_path, played(tmp_path))
+    store = stored(tmp_path, played)
     tally = regrade(store, tmp_path / "same", graded_by(tmp_path, "first"))
     assert (tally.before, tally.after, tally.changed) == ([1.0, 1.0], [1.0, 1.0], 0)
     assert [*map(encode, groups(tmp_path / "same"))] == [*map(encode, groups(store))]
@@ -128,15 +127,10 @@ def test_a_retry_is_graded_by_all_of_its_calls_those_from_the_tape_too(tmp_path:
 
 
 def test_a_grader_that_raises_on_a_third_of_the_attempts_costs_them_one_line_a_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, played: list[SlotResult]
 ) -> None:
-    said = iter(
-        ["yes 1", "ok", "yes 3", "ok", "yes 2", "ok", "no 3", "ok", "no 4", "ok", "5", "ok"]
-    )
-    results = [
-        replace_slot(played(tmp_path, ScriptedPolicy(lambda text: next(said)), 1)[0], slot)
-        for slot in range(6)
-    ]
+    said = ["yes 1", "yes 3", "yes 2", "no 3", "no 4", "yes 5"]
+    results = [with_reply(played[0], slot, text) for slot, text in enumerate(said)]
     tally = regrade(stored(tmp_path, results), tmp_path / "new", graded_by(tmp_path, "a_third"))
     assert tally.after == [0.25] * 4 and tally.causes == {"grader_failed": 2}
     assert [line.partition(";")[0] for line in tally.failures()] == [
@@ -145,13 +139,17 @@ def test_a_grader_that_raises_on_a_third_of_the_attempts_costs_them_one_line_a_k
     ]
     (group,) = groups(tmp_path / "new")
     assert [result.cause for result in group.results] == [
-        "", "", "grader_failed", "grader_failed", "", ""]  # fmt: skip
+        "", "grader_failed", "", "grader_failed", "", ""]  # fmt: skip
     assert sound(tmp_path / "new")
 
 
-def replace_slot(result: SlotResult, slot: int) -> SlotResult:
+def with_reply(result: SlotResult, slot: int, text: str) -> SlotResult:
+    """The attempt in another slot, with another first reply on its tape."""
     assert result.trajectory is not None
-    return replace(result, slot=slot, trajectory=replace(result.trajectory, slot=slot))
+    first, *rest = read_tape(result.trajectory.extra.tape)
+    tape = write_tape([replace(first, reply={"role": "assistant", "content": text}), *rest])
+    extra = replace(result.trajectory.extra, tape=tape)
+    return replace(result, slot=slot, trajectory=replace(result.trajectory, slot=slot, extra=extra))
 
 
 @pytest.mark.parametrize(
@@ -163,9 +161,9 @@ def replace_slot(result: SlotResult, slot: int) -> SlotResult:
     ],
 )
 def test_a_grader_that_judges_none_is_one_line_and_nothing_is_written(
-    tmp_path: Path, grader: str, why: str
+    tmp_path: Path, grader: str, why: str, played: list[SlotResult]
 ) -> None:
-    store = stored(tmp_path, played(tmp_path))
+    store = stored(tmp_path, played)
     line = f"left out 2 attempts: grader_failed.*{why}.*nothing was written"
     with pytest.raises(UserError, match=line) as refused:
         regrade(store, tmp_path / "new", graded_by(tmp_path, grader, "actor.agent.timeout_s=2"))
@@ -179,16 +177,20 @@ def test_a_grader_that_judges_none_is_one_line_and_nothing_is_written(
         ("decorated", "missing 1 required positional argument: 'folder'; nothing was written"),
     ],
 )
-def test_a_grader_that_needs_the_folder_is_one_line(tmp_path: Path, grader: str, why: str) -> None:
-    store = stored(tmp_path, played(tmp_path))
+def test_a_grader_that_needs_the_folder_is_one_line(
+    tmp_path: Path, grader: str, why: str, played: list[SlotResult]
+) -> None:
+    store = stored(tmp_path, played)
     with pytest.raises(UserError, match=why) as refused:
         regrade(store, tmp_path / "new", graded_by(tmp_path, grader))
     assert "\n" not in str(refused.value) and not (tmp_path / "new").exists()
 
 
-def test_attempts_whose_messages_were_too_long_are_one_line(tmp_path: Path) -> None:
+def test_attempts_whose_messages_were_too_long_are_one_line(
+    tmp_path: Path, played: list[SlotResult]
+) -> None:
     cut = []
-    for result in played(tmp_path):
+    for result in played:
         made = result.trajectory
         assert made is not None
         calls = [replace(call, messages=()) for call in read_tape(made.extra.tape)]
@@ -199,9 +201,9 @@ def test_attempts_whose_messages_were_too_long_are_one_line(tmp_path: Path) -> N
 
 
 def test_the_grader_is_in_an_empty_folder_without_the_keys_of_other_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[SlotResult]
 ) -> None:
-    store = stored(tmp_path, played(tmp_path))
+    store = stored(tmp_path, played)
     monkeypatch.setenv("JUDGE_KEY", "hidden")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("of the agent")
@@ -214,8 +216,8 @@ def test_the_grader_is_in_an_empty_folder_without_the_keys_of_other_models(
     assert {attempt.feedback for attempt in group.trajectories} == {"[] None"}
 
 
-def test_another_environment_replays_no_agent(tmp_path: Path) -> None:
-    store = stored(tmp_path, played(tmp_path))
+def test_another_environment_replays_no_agent(tmp_path: Path, played: list[SlotResult]) -> None:
+    store = stored(tmp_path, played)
     world = load(None, [f"env={Path(__file__).with_name('corridors.py')}:Corridor"])
     with pytest.raises(UserError, match="system prompt has changed; nothing was written"):
         regrade(store, tmp_path / "other", world)
