@@ -73,7 +73,8 @@ class Actor:
         self.policy, self.subscriber = policy, subscriber
         self.make_env, self.config = make_env, config
         self.metrics = subscriber.metrics = policy.metrics
-        self.requests = BufferRequests(name, client, self.metrics)
+        self.failures = FirstFailures()
+        self.requests = BufferRequests(name, client, self.metrics, self.failures)
         self.stop = asyncio.Event()
         self.held: dict[str, HeldGroup] = {}
         self.widest = self.planned = 0
@@ -83,7 +84,6 @@ class Actor:
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
         """Idle shares of the engine since the last heartbeat; 0 while no lease was awaited."""
-        self.failures = FirstFailures()
 
     async def run(self) -> None:
         """Explores until `stop` is set. Raises EngineDead if the engine died. Raises EngineSick if

@@ -15,16 +15,18 @@ from typing import Any
 
 from buffer import AsyncBufferClient, Lease, Wait
 from r3l.errors import (
+    BufferError_,
     BufferUnavailable,
     EngineFailed,
     EngineSick,
+    EpisodeError,
     LimitExceeded,
     RecordError,
     SickResult,
     StoreError,
 )
 from r3l.records import ReflectionRecord, SlotResult
-from r3l.rollout.exploration import Made
+from r3l.rollout.exploration import Made, OnFailure
 from r3l.run.actor_metrics import ActorMetrics
 
 log = logging.getLogger(__name__)
@@ -41,11 +43,18 @@ Item = SlotResult | ReflectionRecord
 
 
 class BufferRequests:
-    """Sends the requests of the actor `name`, and counts failed requests in `metrics`. `results`:
-    the number of results that were put."""
+    """Sends the requests of the actor `name`, and counts failed requests in `metrics`. Tells
+    `on_failure` what the buffer refused. `results`: the number of results that were put."""
 
-    def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: AsyncBufferClient,
+        metrics: ActorMetrics,
+        on_failure: OnFailure = lambda error: None,
+    ) -> None:
         self.name, self.client, self.metrics, self.results = name, client, metrics, 0
+        self.on_failure = on_failure
         self._puts: dict[asyncio.Task[Sequence[Item]], str] = {}  # unfinished, each with its group
         self._complete: set[str] = set()  # groups that need no lease
         self._leasing: asyncio.Task[Lease | Wait] | None = None
@@ -143,9 +152,13 @@ class BufferRequests:
             except (BufferUnavailable, StoreError) as error:
                 # Puts are idempotent, so repeating one after a lost reply changes nothing.
                 await self._wait(error, f"a put of {group_id}")
+            except BufferError_ as error:
+                if type(error) is not BufferError_:  # else the service itself failed on what it got
+                    raise
+                made = self._without_refused(group_id, made, error)
 
     def _without_refused(
-        self, group_id: str, made: Sequence[Item], error: LimitExceeded | RecordError
+        self, group_id: str, made: Sequence[Item], error: BufferError_ | RecordError
     ) -> Sequence[Item]:
         """Returns what to put in place of what was refused. Raises the error if it has another
         reason."""
@@ -159,7 +172,11 @@ class BufferRequests:
         if not refused:
             raise error
         self.metrics.refused[cause] += len(refused)
-        log.error("%s: %s was refused: %s", group_id, ", ".join(refused), error)
+        what = f"{group_id}: {', '.join(refused)} was refused: {error}"
+        log.error("%s", what)
+        failure = EpisodeError(what, cause=cause)
+        failure.__cause__ = error  # for its traceback
+        self.on_failure(failure)
         return kept
 
     def _granted(self) -> list[str]:

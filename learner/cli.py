@@ -16,6 +16,7 @@ import click
 from buffer.storage.store_path import check_store, store_path
 from learner.exit_codes import EXIT_CODES
 from learner.metrics.loggers import registry as loggers
+from learner.offline.regrade import regrade_command
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l.errors import RestartNeeded, UserError
@@ -65,12 +66,14 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`)."""
+    """Train a policy (`train`, `warmup`), or work on a finished run (`weights`, `replay`,
+    `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ |= STEADY_THREADS  # before torch is imported
 
 
 main.add_command(warmup_command)
+main.add_command(regrade_command)
 
 
 @main.command()

@@ -22,7 +22,7 @@ class R3LError(Exception):
     @property
     def cause(self) -> str:
         """The failure's short name, for counting."""
-        return label(str(self.facts.get("cause", type(self).__name__)))
+        return label(str(self.facts.get("cause") or type(self).__name__))
 
 
 class UserError(R3LError, ValueError):
@@ -55,6 +55,10 @@ class PlanError(UserError):
 
 class ExploreFailed(EpisodeError):
     """An algorithm's `explore` raised, hung, or left slots without a result."""
+
+
+class RecordFailed(EpisodeError):
+    """What an attempt or an answer has made cannot be recorded."""
 
 
 class EnvironmentFailed(EpisodeError):

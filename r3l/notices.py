@@ -21,9 +21,12 @@ def notice(text: str) -> None:
         print(f"{NOTICE_LINE} {line}", file=sys.stderr, flush=True)
 
 
-def notice_again(kind: str, text: str) -> None:
-    """Shows a notice, but at most one of each `kind` in AGAIN_S seconds."""
+def notice_again(kind: str, text: str) -> bool:
+    """Shows a notice, but at most one of each `kind` in AGAIN_S seconds. Returns whether it was
+    shown."""
     now = time.monotonic()
-    if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
-        _said[kind] = now
-        notice(text)
+    if now - _said.get(kind, -AGAIN_S) < AGAIN_S:
+        return False
+    _said[kind] = now
+    notice(text)
+    return True

@@ -42,6 +42,7 @@ ABOVE_THEIR_FOLDERS = {"launch"}
 """Rooms whose own modules import their folders, which do not import them."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
+    "actors/agents/test_any_tree_of_calls.py",
     "actors/agents/test_replayed_sessions.py",
     "actors/gateway/test_real_clients.py",
     "actors/test_sick_engine.py",
@@ -56,6 +57,7 @@ TOPICS = {
     "buffer/wire/test_bad_link.py",
     "launch/test_bad_inputs.py",
     "launch/test_killed_launcher.py",
+    "learner/offline/test_regraded_agent.py",
     "learner/step/test_algorithm_by_hand.py",
     "learner/step/test_faults_on_one_rank.py",
     "learner/step/test_offload.py",

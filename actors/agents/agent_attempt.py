@@ -32,11 +32,12 @@ from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
-from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
+from r3l.errors import EnvironmentFailed, EpisodeError, R3LError, RecordFailed, ReplayDiverged
 from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
 from r3l.rollout.env_interface import Environment, Offer, Playable, Retry
+from r3l.rollout.failures import record_failed
 from r3l.rollout.policy_interface import Policy
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
@@ -289,7 +290,7 @@ class AgentEnvironment:
         that a base attempt has played so far if it has sampled more."""
         nodes = self.session.tree.nodes
         if not self.retry and any(node.sample and not node.taped for node in nodes):
-            with suppress(EnvironmentFailed):  # there is no call to train yet
+            with suppress(EnvironmentFailed, RecordFailed):  # there is no call to train yet
                 return self._progress()
         return left
 
@@ -305,17 +306,24 @@ class AgentEnvironment:
         counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
 
     def _record(self, outcome: Outcome, train: Train) -> Trajectory:
+        """Makes the attempt's record. Raises EnvironmentFailed if no call is trained. Raises
+        RecordFailed if the record cannot be made."""
         session = self.session
-        return trajectory(
-            session.tree,
-            outcome,
-            slot=self.slot,
-            temperature=session.params(0).temperature,
-            train=train,
-            retry=self.retry,
-            at=session.pivot if self.retry else None,
-            others=session.passed.calls,
-        )
+        try:
+            return trajectory(
+                session.tree,
+                outcome,
+                slot=self.slot,
+                temperature=session.params(0).temperature,
+                train=train,
+                retry=self.retry,
+                at=session.pivot if self.retry else None,
+                others=session.passed.calls,
+            )
+        except EpisodeError:
+            raise
+        except Exception as error:  # whatever the agent called
+            raise record_failed(error) from error
 
     async def _outcome(self, facts: AgentFacts) -> Outcome:
         """Runs the agent to its end and grades the attempt."""

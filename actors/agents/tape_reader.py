@@ -16,32 +16,34 @@ from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
 
 def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
     """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if the
-    tape is damaged."""
+    tape is damaged, or does not fit the record."""
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
-    except RecordError as error:
+        conversations = attempt.conversations()
+        return [_recorded(calls, call, conversations) for call in calls]
+    except (RecordError, IndexError) as error:
         raise diverged(str(error), 0) from error
-    conversations = attempt.conversations()
-    found = []
-    for call in calls:
-        if call.conversation < 0:
-            found.append(RecordedCall(call))
-            continue
-        own = conversations[call.conversation]
-        reply = slice(call.read, call.read + call.tokens)
-        parent = calls[call.parent] if call.parent >= 0 else None
-        start = 0 if parent is None else parent.read + parent.tokens
-        step = int(own.step_spans[:, 0].searchsorted(call.read))
-        trained = step < len(own.step_spans) and int(own.step_spans[step, 0]) == call.read
-        sample = Sample(
-            token_ids=tuple(own.token_ids[reply].tolist()),
-            logprobs=tuple(own.logprobs[reply].tolist()),
-            version=int(own.step_versions[step]) if trained else 0,
-            newest_version=int(own.step_newest_versions[step]) if trained else 0,
-            finish_reason=call.finish,  # type: ignore[arg-type]
-        )
-        found.append(RecordedCall(call, tuple(own.token_ids[start : call.read].tolist()), sample))
-    return found
+
+
+def _recorded(
+    calls: Sequence[TapedCall], call: TapedCall, conversations: Sequence[Trajectory]
+) -> RecordedCall:
+    if call.conversation < 0:
+        return RecordedCall(call)
+    own = conversations[call.conversation]
+    reply = slice(call.read, call.read + call.tokens)
+    parent = calls[call.parent] if call.parent >= 0 else None
+    start = 0 if parent is None else parent.read + parent.tokens
+    step = int(own.step_spans[:, 0].searchsorted(call.read))
+    trained = step < len(own.step_spans) and int(own.step_spans[step, 0]) == call.read
+    sample = Sample(
+        token_ids=tuple(own.token_ids[reply].tolist()),
+        logprobs=tuple(own.logprobs[reply].tolist()),
+        version=int(own.step_versions[step]) if trained else 0,
+        newest_version=int(own.step_newest_versions[step]) if trained else 0,
+        finish_reason=call.finish,  # type: ignore[arg-type]
+    )
+    return RecordedCall(call, tuple(own.token_ids[start : call.read].tolist()), sample)
 
 
 def continuing_player(attempt: Trajectory) -> ContinuingPlayer:

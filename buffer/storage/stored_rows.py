@@ -176,6 +176,27 @@ class LedgerRow(Record):
     attempts: tuple[TrainedAttempt, ...] = ()
 
 
+class Regrade(Record):
+    """Says that the rewards of a store are not those of its run. `store`: the store whose attempts
+    were judged again. `env`, `options`: by which environment or grader. `when`: second since the
+    epoch. `attempts`: number judged again; `changed` of them got another reward. `left_out`: number
+    of attempts that could not be judged, by cause; their slots have failed."""
+
+    store: str
+    env: str
+    options: str
+    when: float
+    attempts: int
+    changed: int
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Regrades(Record):
+    """All regrades that a store comes from, the last one last."""
+
+    done: tuple[Regrade, ...] = ()
+
+
 class RunPosition(Record):
     """The learner's version, and the position in the task lists.
 

@@ -1,7 +1,7 @@
 """One transaction: a typed view of the tables (buffer.storage.layout)."""
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
@@ -20,7 +20,15 @@ from buffer.storage.layout import (
     task_key,
     u64,
 )
-from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RunPosition, Status
+from buffer.storage.stored_rows import (
+    DrawRow,
+    GroupRow,
+    LedgerRow,
+    Regrade,
+    Regrades,
+    RunPosition,
+    Status,
+)
 from r3l import codec
 from r3l.errors import NotFound, StoreError
 from r3l.records import Group, GroupState, Purpose, Record, Task
@@ -106,6 +114,14 @@ class Txn:
 
     def put_progress(self, progress: RunPosition) -> None:
         self.put("sys", b"progress", codec.encode(progress))
+
+    def regrades(self) -> tuple[Regrade, ...]:
+        """Returns how the store's rewards were replaced, the last time last."""
+        return (self._read("sys", b"regraded", Regrades) or Regrades()).done
+
+    def put_regrades(self, regrades: Sequence[Regrade]) -> None:
+        if regrades:
+            self.put("sys", b"regraded", codec.encode(Regrades(tuple(regrades))))
 
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""

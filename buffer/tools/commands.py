@@ -42,6 +42,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
+        regrades = store_reads.regrades(store)
     for row in found[-limit:]:
         rewards = "no reward"
         if row["reward"] is not None:
@@ -51,6 +52,8 @@ def ls(folder: Path, text: str, limit: int) -> None:
             f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
             f"{row['cause']}".rstrip()
         )
+    for each in regrades:
+        echo(f"regraded from {each.store} by {each.env} {each.options}".rstrip(), err=True)
     echo(f"{len(found)} groups", err=True)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from buffer.sampling import task_history
 from buffer.storage import counts, folder_lock
 from buffer.storage.store import Store
-from buffer.storage.stored_rows import GroupRow, RunPosition
+from buffer.storage.stored_rows import GroupRow, Regrade, RunPosition
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import UserError
@@ -53,9 +53,12 @@ def copy_finished(
                 )
         building = opened.enter_context(folder_lock.new_folder(to, "store"))
         copy = _Copy(opened.enter_context(Store(building, map_gib=None)))
+        regrades: list[Regrade] = []
         for source in sources:
             copy.add(finished_groups(source, contrast=contrast), on_group)
-        copy.finish()
+            with source.read() as txn:
+                regrades += txn.regrades()
+        copy.finish(regrades)
 
 
 class _Copy:
@@ -77,9 +80,11 @@ class _Copy:
                     self._last = before + int(row.group_id[1:])
                     self._put(txn, row, _renumbered(group, before) if before else group)
 
-    def finish(self) -> None:
-        """Writes the counts and marks the store as closed to new groups."""
+    def finish(self, regrades: Sequence[Regrade]) -> None:
+        """Writes the counts, and how the rewards came to be. Marks the store as closed to new
+        groups."""
         with self._target.write() as txn:
+            txn.put_regrades(regrades)
             for name, number in self._counts.items():
                 txn.put_count(name, number)
             txn.put_progress(RunPosition(closed=True))

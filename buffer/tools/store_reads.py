@@ -7,7 +7,7 @@ from buffer.client.calls import Draw
 from buffer.groups import lookups
 from buffer.storage import result_checksums
 from buffer.storage.store import Store
-from buffer.storage.stored_rows import Status
+from buffer.storage.stored_rows import Regrade, Status
 from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group
@@ -57,6 +57,12 @@ def trained_draw(store: Store, step: int) -> Draw:
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"
         )
     return draw
+
+
+def regrades(store: Store) -> tuple[Regrade, ...]:
+    """Returns how the rewards of a store were replaced since its run, the last time last."""
+    with store.read() as txn:
+        return txn.regrades()
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:

@@ -96,6 +96,7 @@ class Agent:
         )
         self.task: dict[str, Any] = {}
         self.secret: list[str] = []
+        self.stored = False
         self.folder: Path | None = None
         self.given: dict[str, str] = {}
         self.processes: dict[str, AgentProcess] = {}
@@ -104,12 +105,12 @@ class Agent:
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
         return read_tasks(tasks)
 
-    def prepare(self, task: dict[str, Any], secret: list[str]) -> AgentFacts:
+    def prepare(self, task: dict[str, Any], secret: list[str], stored: bool = False) -> AgentFacts:
         self.close()
-        self.task, self.secret = task, secret
+        self.task, self.secret, self.stored = task, secret, stored
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
-        if self.workspace:
+        if self.workspace and not stored:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
@@ -121,7 +122,8 @@ class Agent:
 
     def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
         self.given = {}
-        return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
+        folder = [] if self.stored else [self._work]
+        return self._start(MAIN, self.grader, (), [self.task, calls, *folder])
 
     def keep(self, operation: Operation, folder: str, call: int) -> ProcessState:
         """Saves or restores the folder. Starts a process only for a command or a large folder."""

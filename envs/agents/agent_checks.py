@@ -145,6 +145,24 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
     return argv
 
 
+def check_needs_no_folder(target: str) -> None:
+    """Raises UserError if the source of a grader, `file.py:function`, asks for a third argument:
+    the attempt's folder. Does not see through decorators and imports."""
+    file, _, name = target.rpartition(":")
+    try:
+        tree = ast.parse(Path(file).expanduser().read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # other checks name the fault
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            given = [*node.args.posonlyargs, *node.args.args]
+            if len(given) - len(node.args.defaults) > 2 and not node.decorator_list:
+                raise UserError(
+                    f"env agent: reward {target}: needs {given[2].arg!r}, the folder of the "
+                    "attempt, which is not stored; name a function of the task and the calls"
+                )
+
+
 def last_error(ended: subprocess.CompletedProcess[str]) -> str:
     """Returns the last line of a process's standard error, or the exit code if there is no line."""
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]

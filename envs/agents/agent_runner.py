@@ -62,9 +62,12 @@ class AgentRunner(Protocol):
     @property
     def spec(self) -> EnvSpec: ...
 
-    def prepare(self, task: dict[str, Any], secret: list[str]) -> Soon[AgentFacts]:
+    def prepare(
+        self, task: dict[str, Any], secret: list[str], stored: bool = False
+    ) -> Soon[AgentFacts]:
         """Makes a new folder for an attempt at a task. Ends an earlier attempt. `secret`: the names
-        of environment variables that no process of the attempt gets."""
+        of environment variables that no process of the attempt gets. `stored`: the attempt was
+        played before, so the folder stays empty and the grader does not get it."""
 
     def start(self, variables: dict[str, str]) -> Soon[ProcessState]:
         """Starts the agent, with these environment variables."""

@@ -210,8 +210,10 @@ class RemoteEnv(_Remote):
 class RemoteRunner(_Remote):
     """An attempt's `AgentRunner` in a worker process."""
 
-    async def prepare(self, task: dict[str, Any], secret: list[str]) -> AgentFacts:
-        return msgspec.convert(await self._call("prepare", task, secret), AgentFacts)
+    async def prepare(
+        self, task: dict[str, Any], secret: list[str], stored: bool = False
+    ) -> AgentFacts:
+        return msgspec.convert(await self._call("prepare", task, secret, stored), AgentFacts)
 
     async def start(self, variables: dict[str, str]) -> ProcessState:
         return await self._state("start", variables)

@@ -155,10 +155,12 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
         )
     for name, count in stats.slot_drops.items():
         role, _, cause = name.partition("/")
-        if cause not in stats.drops and count > LOST_SHARE * stats.puts:
+        ours = cause.startswith("record_") or cause == "bad_record"
+        if cause not in stats.drops and (ours or count > LOST_SHARE * stats.puts):
+            remedy = " for the traceback, and report it: no attempt may cause this" if ours else ""
             yield _problem(
                 f"{count} {role} attempts failed: {cause}; {stats.puts} results were put",
-                f"see {now.run}/logs",
+                f"see {now.run}/logs{remedy}",
             )
     if stats.leases_expired:
         counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())

@@ -270,10 +270,6 @@ def _check_attempt(attempt: Trajectory) -> None:
         raise RecordError(
             f"temperature is {attempt.temperature}; it must be 0 or more", field="temperature"
         )
-    if (attempt.step_newest_versions < attempt.step_versions).any():
-        raise RecordError(
-            "a step's newest version is older than its oldest one", field="step_newest_versions"
-        )
     if attempt.shown is not None and attempt.shown.resume > len(attempt.token_ids):
         raise RecordError(
             f"shown: resumes at token {attempt.shown.resume} of {len(attempt.token_ids)}",
@@ -310,4 +306,8 @@ def _check_steps(record: Segment | Trajectory) -> int:
     check_array("step_spans", record.step_spans, "int32", (steps, 2))
     check_array("step_versions", record.step_versions, "int32", (steps,))
     check_array("step_newest_versions", record.step_newest_versions, "int32", (steps,))
+    if (record.step_newest_versions < record.step_versions).any():
+        raise RecordError(
+            "a step's newest version is older than its oldest one", field="step_newest_versions"
+        )
     return steps

@@ -15,9 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
-from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Origin, Shown, Task, Trajectory
+from r3l.records import (
+    LARGEST_REWARD,
+    MOST_PARTS,
+    Extra,
+    Float32,
+    Origin,
+    Shown,
+    Task,
+    Trajectory,
+)
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import fault_in, guarded, parts_in, read_reset, read_step, read_text
 from r3l.rollout.env_interface import Environment, StepAnswer
@@ -270,9 +280,7 @@ async def play(
             f"within ±{LARGEST_REWARD:g}",
             cause="bad_reward",
         )
-    speak = getattr(env, "feedback", None)
-    if speak is not None and (said := await guarded(speak)) is not None:
-        attempt.feedback = read_text(env.spec.name, "feedback", said)
+    attempt.feedback = await _feedback(env)
 
 
 async def restore(
@@ -293,6 +301,82 @@ async def restore(
         _same(env, base.observations[k + 1], observation, k + 1)
         rewards.append(reward)
     return rewards
+
+
+async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Trajectory:
+    """Replays a recorded attempt in a corrected environment. Returns it with the new reward, reward
+    parts, step rewards, last observation, finish, feedback, faults and scores.
+
+    Raises ReplayDiverged (fact `step`) unless the environment shows all that the policy read, and
+    ends the attempt with its last action. Raises EnvironmentFailed.
+    """
+    spec, last = env.spec, attempt.num_steps - 1
+    if spec.system_prompt != attempt.system:
+        raise _diverged(env, "its system prompt has changed", 0)
+    _same(env, attempt.observations[0], await _reset(env, task), 0)
+    rewards, parts, scores = list[float](), dict[str, float](), dict[str, float]()
+    faults, ended = list[str](), ""
+    for k, action in enumerate(attempt.actions):
+        observation, reward, terminated, truncated, info = await _step(env, action)
+        rewards.append(reward)
+        ended = "terminated" if terminated else "truncated" if truncated else ""
+        if k < last:
+            _same(env, attempt.observations[k + 1], observation, k + 1)
+            if ended:
+                raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
+        if k >= attempt.first_played:
+            faults += [fault] if (fault := fault_in(info)) else []
+            for name, value in parts_in(info).items():
+                parts[name] = parts.get(name, 0.0) + value
+        scores |= parts_in(info, "scores")
+    if attempt.finish == "context_overflow" or (attempt.finish == "step_limit" and not ended):
+        ended = attempt.finish
+    if not ended:
+        raise _diverged(env, f"it continues after the last step {last}", last)
+    return judged(
+        replace(attempt, finish=ended, faults=tuple(faults)),
+        round(math.fsum(rewards) / spec.success_threshold, REWARD_DECIMALS),
+        await _feedback(env),
+        parts=dict(list(parts.items())[:MOST_PARTS]),
+        scores=scores,
+        last=observation,
+        step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
+    )
+
+
+def judged(
+    attempt: Trajectory,
+    reward: float,
+    feedback: str,
+    *,
+    parts: dict[str, float],
+    scores: dict[str, float],
+    last: str,
+    step_rewards: Float32 | None = None,
+) -> Trajectory:
+    """Returns an attempt with another judgement. `last`: the last observation. `scores` join those
+    that the attempt has. `step_rewards`: None if they stay."""
+    extra = replace(attempt.extra, reward_parts=parts, scores=attempt.extra.scores | scores)
+    if step_rewards is not None:
+        extra = replace(extra, step_rewards=step_rewards)
+    return replace(
+        attempt,
+        reward=reward,
+        observations=(*attempt.observations[:-1], last),
+        feedback=feedback,
+        extra=extra,
+    )
+
+
+async def _feedback(env: Environment) -> str:
+    """Asks an environment for its closing remark; "" if it has none."""
+    speak = getattr(env, "feedback", None)
+    said = None if speak is None else await guarded(speak)
+    return "" if said is None else read_text(env.spec.name, "feedback", said)
+
+
+def _diverged(env: Environment, how: str, step: int) -> ReplayDiverged:
+    return ReplayDiverged(f"{env.spec.name}: {how}", cause="replay_diverged", step=step)
 
 
 def _finish(

@@ -7,7 +7,7 @@ import logging
 import math
 import sysconfig
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from numbers import Real
 from pathlib import Path
@@ -57,10 +57,10 @@ def fault_in(info: dict[str, Any]) -> str:
     return label(fault) if isinstance(fault, str) else ""
 
 
-def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward, which are shown but not trained on. Skips invalid
-    parts, and keeps the first MOST_PARTS."""
-    given = info.get("rewards")
+def parts_in(info: Mapping[str, Any], key: str = "rewards") -> dict[str, float]:
+    """Reads the named parts of a step's reward, which are shown but not trained on; or other named
+    numbers, under another `key`. Skips invalid ones, and keeps the first MOST_PARTS."""
+    given = info.get(key)
     items = given.items() if isinstance(given, dict) else ()
     parts = {
         plain(name, "part"): number_of(value)
@@ -107,12 +107,25 @@ async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
 
 def raised(error: BaseException) -> EnvironmentFailed:
     """Turns an exception from user code into the failure of an attempt, with its traceback."""
-    text = "".join(traceback.format_exception(error))
     return EnvironmentFailed(
-        f"the environment raised {type(error).__name__}: {str(error)[:500]} ({place(error)})",
+        f"the environment raised {described(error)}",
         cause=f"environment_{type(error).__name__}",
-        traceback=text[-LONGEST_TRACEBACK:],
+        traceback=trace(error),
     )
+
+
+def described(error: BaseException) -> str:
+    """Returns an error's class, text and place in one sentence."""
+    try:
+        said = str(error)[:500]
+    except Exception as unsaid:  # the class may be a user's
+        said = f"without a text ({type(unsaid).__name__})"
+    return f"{type(error).__name__}: {said} ({place(error)})"
+
+
+def trace(error: BaseException) -> str:
+    """Returns the end of an error's traceback."""
+    return "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
 
 
 def place(error: BaseException) -> str:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from r3l.errors import EngineDead, EnvironmentFailed, EpisodeError, ExploreFailed, PlanError
+from r3l.errors import BufferError_, EngineDead, EnvironmentFailed, EpisodeError, PlanError
 from r3l.records import (
     AttemptKey,
     GroupPlan,
@@ -49,8 +49,9 @@ from r3l.records import (
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import opened
 from r3l.rollout.env_interface import EnvSpec, Playable, PlayedByAgent, Retry
+from r3l.rollout.failures import record_failed, without_exit
 from r3l.rollout.partial import Progress
-from r3l.rollout.policy_interface import Policy, SampleParams
+from r3l.rollout.policy_interface import Policy, SampleParams, WatchedPolicy
 from r3l.rollout.prompts import Prompts
 from r3l.text import plain, plain_value
 
@@ -178,8 +179,8 @@ class Exploration:
     ) -> ReflectionRecord:
         """Asks the policy a question, and stores the answer under `name`. `of`: the slot of the
         attempt in question. `schema`: a JSON schema that constrains the answer. `read`: finds the
-        verdict in the answer. Raises EpisodeError if the engine fails or the answer is too large
-        to be stored."""
+        verdict in the answer. Raises EpisodeError if the engine fails, or if the answer cannot be
+        recorded or is too large to be stored."""
         name, of = _text("name", name), self._slot(of, least=-1)
         check_reflection_name(name)
         system, user = (_text("question", part) for part in question)
@@ -304,7 +305,7 @@ class Exploration:
     async def _emitted(self, made: Made) -> Made:
         if self.emit is None:
             return made
-        with self._live():
+        with self._live(), self._ends_group():
             return await self.emit(made)
 
     async def _play(
@@ -345,7 +346,7 @@ class Exploration:
                 return attempt.trajectory(slot, **of)
 
             save = self.progress.saving(attempt, env, lambda: done(made()))
-            await play(attempt, self.policy, env, params, save)
+            await play(attempt, WatchedPolicy(self.policy, self._ends_group), env, params, save)
         if len(attempt.snapshots) >= len(attempt.actions):  # else they lack the first steps
             self._played[slot] = attempt
         return made()
@@ -396,7 +397,7 @@ class Exploration:
             priority=decoding.priority,
         )
         began, first = time.monotonic(), len(asked.ids)
-        sample = await self.policy.sample(asked.ids, params)
+        sample = await WatchedPolicy(self.policy, self._ends_group).sample(asked.ids, params)
         asked.sampled(sample)
         answer = ReflectionRecord(
             name,
@@ -438,38 +439,42 @@ class Exploration:
 
     @contextmanager
     def _live(self) -> Iterator[None]:
-        """Counts a verb's work while it is in progress. Keeps the error that ends the group."""
+        """Counts a verb's work while it is in progress. An error of neither the engine nor the
+        store ends this work alone: it becomes RecordFailed."""
         task = asyncio.current_task()
         assert task is not None
         self.working.append(task)
         self.widest = max(self.widest, self.running)
         try:
-            yield
+            with self._ends_group((EngineDead, BufferError_)):
+                yield
         except (EpisodeError, PlanError):
             raise
         except Exception as error:
-            if self.broken is None or isinstance(error, EngineDead):
-                self.broken = error
-            raise
+            if self.broken is not None:
+                raise
+            raise record_failed(error) from error
         finally:
             self.working.remove(task)
             self.idle_since = time.monotonic()
+
+    @contextmanager
+    def _ends_group(self, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+        """Keeps an error of the engine or the store, which ends the group."""
+        try:
+            yield
+        except (EpisodeError, PlanError):
+            raise
+        except kinds as error:
+            if self.broken is None or isinstance(error, EngineDead):
+                self.broken = error
+            raise
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Playable]:
         async with opened(self.make_env) as env:
             self._spec = env.spec
             yield env
-
-
-async def without_exit(work: Callable[[], Awaitable[Any]]) -> None:
-    """Awaits the code of an algorithm. Raises ExploreFailed if it exits."""
-    try:
-        await work()
-    except SystemExit as error:
-        raise ExploreFailed(
-            f"explore exits ({error}); raise an error instead", cause="explore_SystemExit"
-        ) from error
 
 
 def _check_step(what: str, step: int, attempt: Trajectory) -> None:

@@ -7,13 +7,13 @@ algorithm.explore(x) ─► verbs (r3l.rollout.exploration) ─► one result pe
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterator
 
 from r3l.errors import EpisodeError, ExploreFailed, PlanError
 from r3l.records import SlotResult
-from r3l.rollout.env_calls import LONGEST_TRACEBACK, place
-from r3l.rollout.exploration import Exploration, without_exit
+from r3l.rollout.env_calls import described, trace
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.failures import without_exit
 
 Explore = Callable[[Exploration], Awaitable[None]]
 
@@ -31,8 +31,8 @@ async def explore_group(
 
     If `explore` raises, waits for something else than a verb for `stall_s` seconds or leaves slots
     out, these slots fail, and `x.on_failure` is called. Errors of the engine and the store, such as
-    EngineDead and LeaseLost, end the group and are raised, even if `explore` catches them. Work
-    that `explore` leaves behind is ended.
+    EngineDead and LeaseLost, end the group and are raised, even if `explore` catches them. No other
+    error is raised. Work that `explore` leaves behind is ended.
     """
     failure = await _failure_of(explore, x, stall_s)
     if x.broken is not None:
@@ -82,12 +82,7 @@ def _read(error: BaseException) -> EpisodeError:
     if isinstance(first, EpisodeError):
         return first
     name = "bad_plan" if isinstance(first, PlanError) else f"explore_{type(first).__name__}"
-    text = "".join(traceback.format_exception(first))
-    return ExploreFailed(
-        f"explore raised {type(first).__name__}: {str(first)[:500]} ({place(first)})",
-        cause=name,
-        traceback=text[-LONGEST_TRACEBACK:],
-    )
+    return ExploreFailed(f"explore raised {described(first)}", cause=name, traceback=trace(first))
 
 
 def _flat(error: BaseException) -> Iterator[BaseException]:

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from r3l.errors import RecordError, ReplayDiverged
+from r3l.errors import EnvironmentFailed, ReplayDiverged
+from r3l.notices import notice_again
 from r3l.records import SlotResult, Task
 from r3l.rollout.attempt import Attempt, branch
 from r3l.rollout.chat import ChatFormat
@@ -87,15 +88,19 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """If the sampling time `seconds` is at least `every_s`, saves `result()`. An invalid record
-        is only counted. Returns whether a record was saved."""
+        """If the sampling time `seconds` is at least `every_s`, saves `result()`. Progress that
+        cannot be recorded is counted and not saved. Returns whether a record was saved. Raises
+        EnvironmentFailed if nothing was played yet, and the errors of `save`."""
         if self.save is None or seconds < self.every_s:
             return False
         try:
             made = result()
-        except RecordError as error:
+        except EnvironmentFailed:
+            raise
+        except Exception as error:  # whatever is wrong with it, the attempt goes on
             self.counts["refused"] += 1
-            log.debug("progress was not saved: %s", error)  # counted; it comes often
+            if notice_again("progress", f"progress of an attempt cannot be recorded: {error!r}"):
+                log.warning("progress of an attempt cannot be recorded", exc_info=error)
             return False
         await self.save(made)
         return True

@@ -1,6 +1,7 @@
 """The interface of a policy: it samples responses token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -48,3 +49,20 @@ class Policy(Protocol):
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Samples one response to `token_ids`. Raises EngineFailed."""
+
+
+@dataclass(frozen=True)
+class WatchedPolicy:
+    """A policy that samples within a context, which sees its errors."""
+
+    policy: Policy
+    context: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def chat(self) -> ChatFormat:
+        return self.policy.chat
+
+    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+        """Samples as `policy` does. Raises its errors."""
+        with self.context():
+            return await self.policy.sample(token_ids, params)

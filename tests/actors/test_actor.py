@@ -13,6 +13,7 @@ from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, PutAck, Wait
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import (
+    BufferError_,
     Conflict,
     EngineDead,
     LeaseLost,
@@ -22,6 +23,7 @@ from r3l.errors import (
     StoreError,
 )
 from r3l.records import Extra, GroupPlan, SlotResult, Task
+from r3l.rollout.attempt import Attempt
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
@@ -299,6 +301,7 @@ def test_a_dead_engine_ends_the_loop_and_its_groups_are_released(busy: bool) -> 
         (LimitExceeded("group g1: 20 bytes; limit 10"), "too_large"),
         (RecordError("20 bytes; the limit is 10", cause="too_large"), "too_large"),
         (RecordError("reward must be a number"), "bad_record"),
+        (BufferError_("internal: IndexError()"), "bad_record"),
     ],
 )
 def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
@@ -318,7 +321,7 @@ def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
             await running
         told = sorted((group, r.status, r.cause) for group, r, _ in buffer.puts)
         assert told == [("g1", "failed", cause)] * 2 + [("g2", "done", "")] * 2
-        assert actor.metrics.refused[cause] == 2.0
+        assert actor.metrics.refused[cause] == 2.0 and actor.failures.causes == {cause}
         assert actor.metrics.results["base_failed"] == actor.metrics.results["base_done"] == 2
         assert not buffer.released
 
@@ -387,6 +390,24 @@ def test_an_algorithm_that_raises_costs_its_slots_and_not_the_actor() -> None:
     assert sorted(told(buffer)) == [(0, "")] * 2 + [(1, "explore_ValueError")] * 2
     assert actor.metrics.results == {"base_done": 2, "base_failed": 2}
     assert actor.failures.causes == {"explore_ValueError"}
+
+
+def test_attempts_that_cannot_be_recorded_cost_their_slots_and_not_the_actor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = Attempt.trajectory
+
+    def trajectory(attempt: Attempt, slot: int, **of: Any) -> Any:
+        if slot == 1:
+            raise RecordError("pivot 3: must be from -1 to 1")
+        return recorded(attempt, slot, **of)
+
+    monkeypatch.setattr(Attempt, "trajectory", trajectory)
+    buffer = Buffer(groups=2)
+    actor = asyncio.run(explored(Algorithm(), buffer, 2 * 2 * 3))
+    assert sorted(told(buffer)) == [(0, "")] * 2 + [(1, "record_RecordError")] * 2
+    assert actor.metrics.results == {"base_done": 2, "base_failed": 2}
+    assert actor.failures.causes == {"record_RecordError"}
 
 
 def test_an_evaluation_never_calls_the_algorithms_own_exploration() -> None:

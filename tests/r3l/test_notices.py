@@ -20,8 +20,7 @@ def test_trouble_that_is_met_at_every_try_is_said_once_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_said", {})
-    for kind in ("disk", "disk", "memory"):
-        notice_again(kind, kind)
+    assert [notice_again(kind, kind) for kind in ("disk", "disk", "memory")] == [True, False, True]
     monkeypatch.setattr(notices, "AGAIN_S", 0.0)
     notice_again("disk", "disk again")
     said = [line.removeprefix(f"{NOTICE_LINE} ") for line in capsys.readouterr().err.splitlines()]

@@ -142,3 +142,18 @@ def test_what_is_saved_and_served_are_facts_of_an_attempt(
         env = made(tmp_path, "", snapshot=snapshot, mcp=mcp)
     assert env.prepare({}, []) == AgentFacts(saved=saved, servers={"here": "", "there": url})
     env.close()
+
+
+def test_a_grader_of_a_stored_attempt_gets_no_folder(tmp_path: Path) -> None:
+    """Neither that of the attempt, which is gone, nor a new copy, which is not the attempt's."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("1")
+    (tmp_path / "grade.py").write_text(
+        "import os\ndef grade(*given):\n    return [len(given), os.listdir()]\n"
+    )
+    reward, workspace = f"{tmp_path}/grade.py:grade", str(tmp_path / "data")
+    env = made(tmp_path, "", reward=reward, workspace=workspace)
+    for stored, found in ((False, [3, ["file"]]), (True, [2, []])):
+        env.prepare({"id": "a"}, [], stored)
+        assert json.loads(ended(env, env.grade([])).stdout) == found
+    env.close()

@@ -46,6 +46,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
          "the algorithm's plan failed 3 times", "logs/buffer.log"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
          "200 base attempts failed: environment_lost", "logs"),
+        ({"buffer": buffer(slot_drops={"distilled/record_RecordError": 1})},
+         "1 distilled attempts failed: record_RecordError", "report it"),
         ({"progress": Forecast(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
         ({"actors": [ActorState("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, ", "logs/actor-0.log"),

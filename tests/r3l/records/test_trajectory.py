@@ -116,6 +116,14 @@ def test_a_further_conversation_is_a_trajectory_without_what_the_main_one_was_sh
     assert played.generated_tokens == 3 + 2
 
 
+def test_a_further_conversation_that_would_be_no_trajectory_is_refused(make_trajectory):
+    other = make_trajectory([1, 1])
+    fields = ("token_ids", "logprobs", "step_spans", "step_versions")
+    older = {name: getattr(other, name) for name in fields}
+    with pytest.raises(RecordError, match="newest version is older"):
+        Segment(**older, step_newest_versions=np.array([0, -1], np.int32))
+
+
 def test_responses_cut_off_are_counted_from_the_first_step_that_was_played(make_trajectory):
     cut = np.array([True, False, True])
     made = make_trajectory([2, 3, 4])

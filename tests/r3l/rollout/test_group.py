@@ -1,14 +1,17 @@
 """Every slot of a group is resolved, whatever an algorithm's `explore` does."""
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
+from r3l.algorithms.registry import REGISTRY
 from r3l.errors import (
     Conflict,
     EngineDead,
@@ -16,14 +19,20 @@ from r3l.errors import (
     EpisodeError,
     LeaseLost,
     R3LError,
+    RecordError,
     ReflectionError,
+    UserError,
 )
 from r3l.records import GroupPlan, SlotResult
+from r3l.rollout import exploration
 from r3l.rollout import group as module
+from r3l.rollout.attempt import Attempt
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
+from r3l.run.config import load
 from tests.r3l.fakes import Corridor, ScriptedPolicy
-from tests.r3l.rollout.fakes import TASK, always_right
+from tests.r3l.rollout.fakes import TASK, always_right, learner_of_advice
+from tests.r3l.rollout.fakes import exploration as explored_by
 
 Explore = Callable[[Exploration], Awaitable[None]]
 QUESTION = ("Think.", "Why at door 0 ?")
@@ -295,6 +304,103 @@ def test_an_error_that_is_no_attempts_ends_the_group_even_if_explore_catches_it(
         with pytest.raises(type(error)):
             asyncio.run(told.run())
         assert not any(r.cause for r in told.x.results.values()) and not told.failures
+
+
+async def plays(x: Exploration) -> None:
+    await x.each(range(4), x.play)
+
+
+FAULTS = [
+    RecordError("a step's newest version is older"),
+    ValueError("half a pair"),
+    IndexError("list index out of range"),
+    OverflowError("too large to convert to C long"),
+    msgspec.ValidationError("Expected `int`"),
+    UserError("the chat template refuses messages"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_an_attempt_that_cannot_be_recorded_fails_its_slot_alone(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Attempt.trajectory
+
+    def trajectory(attempt: Attempt, slot: int, **of: Any) -> Any:
+        if slot == 2:
+            raise error
+        return recorded(attempt, slot, **of)
+
+    monkeypatch.setattr(Attempt, "trajectory", trajectory)
+    told = Explored(plays)
+    cause = f"record_{type(error).__name__}"
+    assert told.causes == ["", "", cause, ""] and told.x.broken is None
+    (failure,) = told.failures
+    assert failure.cause == cause and "Traceback" in failure.facts["traceback"]
+    assert str(failure).startswith(f"it cannot be recorded: {type(error).__name__}: {error}")
+
+
+def test_an_observation_that_the_chat_template_refuses_fails_its_slot_alone() -> None:
+    policy = ScriptedPolicy(always_right)
+
+    def turn(role: str, text: str) -> Any:
+        raise UserError("the chat template refuses it")
+
+    policy.chat.turn = turn  # type: ignore[method-assign]
+    assert Explored(plays, policy=policy).causes == ["record_UserError"] * 4
+
+
+def test_an_answer_that_cannot_be_recorded_is_raised_to_explore_as_an_episodes_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record(*_: Any, **__: Any) -> Any:
+        raise RecordError("start 9: must be from 0 to 3")
+
+    async def explore(x: Exploration) -> None:
+        await x.play(0)
+        await x.ask("why", QUESTION)
+
+    monkeypatch.setattr(exploration, "ReflectionRecord", record)
+    told = Explored(explore)
+    assert told.causes == ["", *["record_RecordError"] * 3] and told.x.broken is None
+
+
+def test_an_error_without_a_cause_or_a_text_still_names_the_failure() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise TypeError
+
+    async def explore(x: Exploration) -> None:
+        raise Silent
+
+    async def nameless(x: Exploration) -> None:
+        raise EngineFailed("no", cause="")
+
+    assert Explored(explore).causes == ["explore_Silent"] * 4
+    assert Explored(nameless).causes == ["EngineFailed"] * 4
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("every", [1, 2])
+def test_every_algorithm_survives_attempts_that_cannot_be_recorded(
+    name: str, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, or each second one, and so their reflections and retries."""
+    recorded, made = Attempt.trajectory, itertools.count()
+
+    def trajectory(attempt: Attempt, slot: int, **of: Any) -> Any:
+        if next(made) % every == 0:
+            raise RecordError("pivot 3: must be from -1 to 1")
+        return recorded(attempt, slot, **of)
+
+    monkeypatch.setattr(Attempt, "trajectory", trajectory)
+    config = load(None, [f"algorithm={name}", "algorithm.group_size=4"])
+    x = explored_by(learner_of_advice(), config)
+    results = asyncio.run(explore_group(config.algorithm.explore, x))
+    assert [result.slot for result in results] == list(range(x.plan.slots))
+    failed = [result.cause for result in results if result.status == "failed"]
+    assert "record_RecordError" in failed and x.broken is None
 
 
 def test_a_dead_engine_is_told_before_a_lost_lease() -> None:

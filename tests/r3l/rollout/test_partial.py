@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from r3l import codec
-from r3l.errors import RecordError
+from r3l.errors import EnvironmentFailed, RecordError
 from r3l.records import GroupPlan, Origin, Recalled, ReflectionRecord, SlotResult
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
@@ -224,14 +224,27 @@ def test_progress_is_saved_when_enough_was_sampled_and_never_of_a_world_without_
     assert not store.partial
 
 
-def test_progress_that_is_no_valid_record_is_counted_and_the_attempt_continues() -> None:
+@pytest.mark.parametrize("error", [RecordError("a logprob above 0"), IndexError("of no step")])
+def test_progress_that_is_no_valid_record_is_counted_and_the_attempt_continues(
+    error: Exception,
+) -> None:
     def broken() -> SlotResult:
-        raise RecordError("a logprob above 0")
+        raise error
 
     store = Store()
     progress = store.progress()
     assert not asyncio.run(progress.offer(broken, 1.0))
     assert progress.counts["refused"] == 1 and not store.partial
+
+
+def test_progress_of_an_attempt_without_a_call_is_no_fault() -> None:
+    def empty() -> SlotResult:
+        raise EnvironmentFailed("no call yet", cause="agent_no_calls")
+
+    progress = Store().progress()
+    with pytest.raises(EnvironmentFailed):
+        asyncio.run(progress.offer(empty, 1.0))
+    assert not progress.counts["refused"]
 
 
 class ByChance(ScriptedPolicy):
