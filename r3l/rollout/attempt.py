@@ -286,6 +286,10 @@ async def restore(
         state = played.snapshots[step]
         await guarded(lambda: put_back(state))
         return played.rewards[:step]
+    if base.system != env.spec.system_prompt:  # of an attempt that an earlier run stored
+        raise ReplayDiverged(
+            f"{env.spec.name}: the system prompt differs on replay", cause="replay_diverged"
+        )
     _same(env, base.observations[0], first, 0)
     rewards = []
     for k in range(step):
