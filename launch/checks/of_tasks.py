@@ -62,9 +62,7 @@ def asks_for_reflections(algorithm: Algorithm) -> bool:
     return type(algorithm).read is ReflectAndRetry.read
 
 
-def check_starts(
-    algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
-) -> None:
+def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
     """Refuses environments whose attempts cannot be replayed, or all have one step alone."""
     for task in tasks:
         if not steps[task.task_id].replayable:

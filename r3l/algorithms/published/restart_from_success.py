@@ -31,9 +31,7 @@ class RestartFromSuccess(FromSuccess):
     """Restarts from successes. Stage s of S restarts before the last s/(S + 1) of the steps."""
 
     name: Literal["restart_from_success"] = Field("restart_from_success", description="algorithm")
-    stages: int = Field(
-        4, ge=1, le=1000, description="S, how many places a curriculum restarts at"
-    )
+    stages: int = Field(4, ge=1, le=1000, description="S, how many places a curriculum restarts at")
     forward: float = Field(
         0.5,
         gt=0,

@@ -159,5 +159,3 @@ class FromSuccess(StartsInside):
         """Whether a task is hard. One that was never played from the beginning is."""
         newest = next((group for group in groups if not group.kind), None)
         return newest is None or newest.success <= self.hard
-
-

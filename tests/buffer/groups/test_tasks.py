@@ -163,7 +163,7 @@ def test_starts_in_a_world_that_has_changed_are_counted_and_their_group_is_no_sa
     assert row.failures == ("base/replay_diverged",) * 2
     counts = desk.index.counts
     assert {n: c for n, c in counts.items() if "diverged" in n} == {
-        "slots/base/replay_diverged": 2
+        "drop/base/replay_diverged": 2
     } and desk.draw(1, 1) is None
     assert desk.lease(version=1, plan=None).plan.kind == "restart 1"  # it tells nothing
 

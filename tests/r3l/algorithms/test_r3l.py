@@ -15,11 +15,10 @@ from r3l.algorithms.batch import Batch
 from r3l.algorithms.guidance_gain import FLOOR, GroupGain, retry_probability
 from r3l.algorithms.r3l import PLAIN, R3L, at_most, verified
 from r3l.algorithms.rows import imitation
-from r3l.records import Group, GroupPlan, Shown, SlotResult
+from r3l.records import Group, GroupPlan, Shown
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
 from r3l.run.config import load
-from r3l.training.group_memory import Memory
 from tests.r3l.algorithms.fakes import (
     TASK,
     advantages_of,
@@ -106,82 +105,6 @@ def test_r3l_explores_by_its_settings():
         assert explored(get(**small, **settings))[0].trajectories[1].pivot == pivot
     unguided = explored(get(guidance=False, **small))[0].trajectories[1]
     assert unguided.shown is None and unguided.reward == 0.0
-
-
-UNSOLVED = {"reflect_on": "unsolved", "group_size": 4}
-
-
-@pytest.mark.parametrize("kind", [UNSOLVED["reflect_on"], ""])
-def test_where_none_succeeded_all_are_reflected_on_and_elsewhere_none(kind):
-    algorithm = get(**UNSOLVED)
-    assert planned(algorithm) == GroupPlan(4, "unsolved")
-    failed, policy = explored(algorithm, plan=GroupPlan(4, kind))
-    assert [(t.of, t.pivot) for t in failed.trajectories] == [(-1, -1), (-1, -1), (0, 1), (1, 1)]
-    assert {t.reflection for _, t in failed.retries} == {"reflect-0", "reflect-1"}
-    assert sum("You review" in prompt for prompt in policy.prompts) == 2
-    solved, policy = explored(algorithm, doors="abc", plan=GroupPlan(4, kind))
-    assert [(t.of, t.reward, t.shown) for t in solved.trajectories] == [(-1, 1.0, None)] * 4
-    assert not solved.reflections and not any("You review" in prompt for prompt in policy.prompts)
-    assert told(solved) == ["done"] * 4 and told(failed) == ["done"] * 4
-
-
-class Once:
-    """Opens the second door in the first attempt that comes to it, and says who asked."""
-
-    def __init__(self):
-        self.asked = 0
-
-    def __call__(self, prompt):
-        if "You review" in prompt:
-            return FAILURE
-        door = int(prompt.rpartition("door ")[2][0])
-        if door == 1:
-            self.asked += 1
-            return "b" if self.asked == 1 else "x"
-        return "abc"[door]
-
-
-def test_one_success_among_the_base_attempts_is_enough():
-    algorithm = get(reflect_on="unsolved", group_size=6)
-    x = Exploration(TASK, ScriptedPolicy(Once()), Corridor, planned(algorithm))
-    results = asyncio.run(explore_group(algorithm.explore, x))
-    assert [r.of for r in results] == [-1] * 6 and not x.reflections
-    assert sorted(r.trajectory.reward for r in results) == [0.0] * 5 + [1.0]
-
-
-def test_credit_samples_and_gain_of_a_group_that_was_unsolved_follow_its_retries():
-    algorithm = get(**UNSOLVED)
-    failed, _ = explored(algorithm)
-    masks = algorithm.masks(failed.trajectories)
-    assert [int(m.sum()) for m in masks] == [4] * 4  # both doors from the pivot on
-    assert len(sampled(algorithm, failed)) == 4  # two reflections, and two retries
-    solved, _ = explored(algorithm, doors="abc")
-    assert [int(m.sum()) for m in algorithm.masks(solved.trajectories)] == [6] * 4
-    assert sampled(algorithm, solved) == []
-    memory = Memory()
-    for group in (failed, solved):
-        memory.keep(group)
-    assert memory.gains == []  # of retries that only failures lead to
-
-
-def test_a_base_attempt_that_could_not_be_played_is_no_success_and_has_no_retry():
-    algorithm = get(**UNSOLVED)
-    x = Exploration(
-        TASK,
-        ScriptedPolicy(lambda p: FAILURE if "You review" in p else "a"),
-        Corridor,
-        planned(algorithm),
-        results={0: SlotResult(0, "failed", cause="env")},
-    )
-    results = asyncio.run(explore_group(algorithm.explore, x))
-    assert [(r.status, r.cause, r.of) for r in results] == [
-        ("failed", "env", -1), ("done", "", -1), ("failed", "no_base", 0), ("done", "", 1),
-    ]  # fmt: skip
-
-
-def test_a_gate_cannot_measure_where_only_unsolved_groups_are_retried():
-    with pytest.raises(ValidationError, match="reflect_on=unsolved, which retries only where all"):
-        get(gate="measured", reflect_on="unsolved")
 
 
 @given(shift=st.integers(-9, 9), named=st.integers(0, 2))

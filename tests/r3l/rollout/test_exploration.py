@@ -104,9 +104,7 @@ def test_a_world_with_another_system_prompt_is_not_the_one_that_was_recorded() -
         return world
 
     told: list[str] = []
-    x = group(
-        handed=[stored()], make_env=make, on_failure=lambda error: told.append(str(error))
-    )
+    x = group(handed=[stored()], make_env=make, on_failure=lambda error: told.append(str(error)))
     assert run(lambda: x.play(0, start=Origin("g9", 3, 1))) is None
     assert x.results[0].cause == "replay_diverged" and "system prompt differs" in told[0]
 

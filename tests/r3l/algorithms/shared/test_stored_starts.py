@@ -121,7 +121,9 @@ def test_the_history_is_read_group_by_group_with_numbers_in_kinds() -> None:
     assert newest_of(groups, "restart") == (3, 0.5) and newest_of(groups, "guided") == (2, 0.0)
     assert newest_of(groups, "prefix") == newest_of([], "guided") == (0, 0.0)
     assert number_of(numbered("guided", 12), "guided") == 12
-    assert [number_of(kind, "guided") for kind in ("", "guided", "guided x", "guided -1")] == [0] * 4
+    assert [number_of(kind, "guided") for kind in ("", "guided", "guided x", "guided -1")] == [
+        0
+    ] * 4
 
 
 def test_retries_do_not_count_as_the_success_of_a_group() -> None:
@@ -166,7 +168,9 @@ def test_a_group_is_the_same_wherever_its_actor_is_killed(name: str, saved: bool
     plan = algorithm.plan(memory.facts(TASK.task_id))
     assert plan.handed
 
-    def act(player: Player, results: Any = (), partial: Any = (), lives: int | None = None) -> Actor:
+    def act(
+        player: Player, results: Any = (), partial: Any = (), lives: int | None = None
+    ) -> Actor:
         actor = Actor(
             algorithm, plan, player, handed=memory.handed(plan), results=results, lives=lives
         )
