@@ -24,8 +24,8 @@ from r3l.algorithms.shared.stored_starts import (
     FromSuccess,
     StoredGroup,
     newest_of,
-    numbered,
     number_of,
+    numbered,
     random_success,
 )
 from r3l.records import Group, SlotResult, Trajectory

@@ -43,9 +43,9 @@ def refusal(*overrides):
 def test_an_unknown_algorithm_names_the_known_ones():
     known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo, rloo, r3, arpo, spear"
     more = "early_experience, rlvmr, prefix_rl, pope, exit, restart_from_success"
-    message = f"config algorithm: unknown algorithm 'nope'; known: {known}, {more}"
-    assert refusal("algorithm=nope") == message
-    assert refusal("algorithm.name=nope", "algorithm.alpha=2") == message
+    message = f"config algorithm: unknown algorithm 'other'; known: {known}, {more}"
+    assert refusal("algorithm=other") == message
+    assert refusal("algorithm.name=other", "algorithm.alpha=2") == message
 
 
 def test_an_unknown_setting_is_named_with_the_settings_the_algorithm_has():
