@@ -26,11 +26,16 @@ NONSENSE = "try"
 class FirstStep:
     """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
     `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
-    an agent, without the step."""
+    an agent, without the step.
+
+    `replayable`: whether the steps of a stored attempt can be played again. `most_steps`: the most
+    that an attempt has; 0 for an agent, which alone knows it."""
 
     prompt: int
     budget: int
     reflection_prompt: int
+    replayable: bool = True
+    most_steps: int = 0
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
@@ -71,7 +76,11 @@ async def _try(
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
     asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))
     return FirstStep(
-        prompt, env.spec.max_response_tokens, len(chat.open(*asked)) + len(chat.prompt_ids)
+        prompt,
+        env.spec.max_response_tokens,
+        len(chat.open(*asked)) + len(chat.prompt_ids),
+        replayable=env.spec.deterministic != "no",
+        most_steps=env.spec.max_steps,
     )
 
 

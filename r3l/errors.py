@@ -66,8 +66,7 @@ class EnvironmentFailed(EpisodeError):
 
 
 class ReplayDiverged(EpisodeError):
-    """Replaying a prefix gave a different observation than the recorded one. The retry's slot fails
-    (r3l.rollout.group)."""
+    """Replaying a prefix did not go as it was recorded. The slot fails (r3l.rollout.group)."""
 
 
 class EngineFailed(EpisodeError):

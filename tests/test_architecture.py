@@ -66,6 +66,7 @@ TOPICS = {
     "learner/test_silent_buffer.py",
     "learner/test_waiting_ranks.py",
     "r3l/algorithms/test_gradient_of_the_paper.py",
+    "r3l/algorithms/test_unsolved.py",
     "r3l/test_public_names.py",
 }
 """Test files of several modules together; those of `buffer/stress` are too."""

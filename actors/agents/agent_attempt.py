@@ -130,7 +130,8 @@ class AgentEnvironment:
             return await self._until_played(task, params, left, world)
         except ReplayDiverged as error:
             self.counts["diverged"] += 1
-            self.gateway.replays.diverged(error)
+            if retry is None or retry.origin is None:  # it will not start from the beginning
+                self.gateway.replays.diverged(error)
             raise
         except R3LError:
             raise

@@ -89,14 +89,15 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 class Replays:
     """Decides whether retries replay a tape. After `limit` divergences in a row, retries
-    start from the beginning."""
+    start from the beginning. An attempt that starts inside one of another group never does: it
+    would be compared with attempts that start there."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0
 
     def player(self, retry: Retry) -> RetryPlayer | None:
         """Returns the player of a retry's tape, or None if the retry is to restart."""
-        if self.in_a_row >= self.limit:
+        if self.in_a_row >= self.limit and retry.origin is None:
             return None
         return retry_player(retry.base, retry.pivot, self.ignore)
 

@@ -78,7 +78,7 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts) -> GroupRo
     """Completes or expires a group whose slots are all resolved. `last`: what the last put brought,
     which is not in the tables `part` and `reflection`."""
     if row.purpose == "train":
-        gain = guidance_gain.of_group(row.attempts)
+        gain = guidance_gain.of_group(row.attempts, row.plan.kind)
         if gain.slots:  # stored in the progress, since the group itself may be evicted
             gains = (gain, *work.index.progress.gains)
             work.update_progress(gains=gains[: guidance_gain.GROUPS])

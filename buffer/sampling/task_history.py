@@ -46,7 +46,7 @@ def attempts(
     )
     for row in islice(found, GROUPS):
         for slot, of, reward in row.attempts:
-            yield StoredAttempt(row.group_id, slot, reward, row.oldest_version, of)
+            yield StoredAttempt(row.group_id, slot, reward, row.oldest_version, of, row.plan.kind)
 
 
 def holds(

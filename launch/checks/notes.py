@@ -8,6 +8,7 @@ from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
 from launch.topology.machines import visible_gpus
+from r3l.algorithms.shared.stored_starts import StartsInside
 from r3l.records import Task
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
@@ -25,6 +26,7 @@ def notes(
         yield foreign
     yield from _context(config)
     yield from _bfloat16(config)
+    yield from _second_visits(config)
     yield from _room(config.actor, first_steps)
     if slow:
         yield from _shared_tasks(config)
@@ -45,6 +47,18 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
     has = set(CPU.read_text(encoding="utf-8").split())
     if asked and "avx2" in has and not has & BFLOAT16 and not visible_gpus():
         yield f"{', '.join(asked)}: this processor is up to 60 times faster in float32"
+
+
+def _second_visits(config: RunConfig) -> Iterator[str]:
+    """Warns if no task comes twice, so that no attempt can start inside an earlier one."""
+    learner, tasks = config.learner, config.env.train_tasks
+    groups = learner.steps * learner.groups_per_step
+    if isinstance(config.algorithm, StartsInside) and config.algorithm.share and tasks >= groups:
+        yield (
+            f"algorithm={config.algorithm.name}: starts inside stored attempts at the same task, "
+            f"but the run's {groups} groups are at {tasks} tasks (env.train_tasks), each of which "
+            "comes once; lower it"
+        )
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:

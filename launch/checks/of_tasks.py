@@ -8,6 +8,7 @@ from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.shared.stored_starts import StartsInside
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
@@ -44,11 +45,14 @@ def try_first_steps(
 def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses overlong first prompts. Also refuses limits that leave no room for a reflection."""
+    """Refuses overlong first prompts, and limits that leave no room for a reflection. Refuses an
+    algorithm that starts inside stored attempts in environments where nothing can."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     if asks_for_reflections(config.algorithm):
         check_reflections(config.actor, chat, [*steps.values()])
+    if isinstance(config.algorithm, StartsInside):
+        check_starts(config.algorithm.name, tasks, steps)
 
 
 def asks_for_reflections(algorithm: Algorithm) -> bool:
@@ -56,6 +60,22 @@ def asks_for_reflections(algorithm: Algorithm) -> bool:
     if not isinstance(algorithm, ReflectAndRetry) or not getattr(algorithm, "reflect", True):
         return False
     return type(algorithm).read is ReflectAndRetry.read
+
+
+def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
+    """Refuses environments whose attempts cannot be replayed, or all have one step alone."""
+    for task in tasks:
+        if not steps[task.task_id].replayable:
+            raise UserError(
+                f"algorithm={algorithm}: replays the first steps of stored attempts, but env "
+                f'{task.env} declares deterministic="no"; choose another algorithm'
+            )
+    if all(steps[task.task_id].most_steps == 1 for task in tasks):
+        raise UserError(
+            f"algorithm={algorithm}: starts at later steps of stored attempts, but attempts of "
+            f"env {tasks[0].env} have one step; choose another algorithm, or an option with which "
+            "attempts have several steps, such as env.options.step=paragraph"
+        )
 
 
 def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[FirstStep]) -> None:

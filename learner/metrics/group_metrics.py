@@ -26,11 +26,13 @@ def group_metrics(
     several environments."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
     distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
+    started = [t for t in bases if t.origin is not None]
     thoughts = [r for g in groups for r in g.reflections]
     pairs = [pair for g in groups for pair in g.retries]
     rewards = [g.rewards for g in groups]
     gains = [
-        guidance_gain.of_group((t.slot, t.of, t.reward) for t in g.trajectories) for g in groups
+        guidance_gain.of_group(((t.slot, t.of, t.reward) for t in g.trajectories), g.plan.kind)
+        for g in groups
     ]
     gain, error = guidance_gain.estimate(gains)
     metrics = {
@@ -38,7 +40,9 @@ def group_metrics(
         "group/reward_max": mean(r.max() for r in rewards),
         "group/reward_std": mean(r.std() for r in rewards),
         "group/success_base": mean(t.reward >= SUCCESS for t in bases if t.origin is None),
-        "group/success_started": mean(t.reward >= SUCCESS for t in bases if t.origin is not None),
+        "group/success_started": mean(t.reward >= SUCCESS for t in started),
+        "group/started": float(len(started)) or float("nan"),
+        "group/start_relative": mean(t.pivot / t.num_steps for t in started),
         "group/success_retry": mean(t.reward >= SUCCESS for t in distilled),
         "group/trigger_rate": mean(called for g in groups for called in _called_for_a_retry(g)),
         "group/reflection_valid": mean(not r.cause for r in thoughts),

@@ -36,6 +36,8 @@ GROUP = (
     ("reward_std", "reward", "standard deviation within a group, mean over groups"),
     ("success_base", "share", "base trajectories with full reward, played from their beginning"),
     ("success_started", "share", "the same, started inside a stored attempt of another group"),
+    ("started", "attempts", "that started inside a stored attempt of another group"),
+    ("start_relative", "share", "of the steps of such an attempt that precede its start, mean"),
     ("success_base_<env>", "share", "base attempts with full reward, if there are several envs"),
     ("success_retry", "share", "distilled trajectories with full reward"),
     ("trigger_rate", "share", "reflections that called for a retry, even if the retry failed"),

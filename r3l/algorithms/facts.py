@@ -21,13 +21,14 @@ RandomSource = Callable[[], np.random.Generator]
 @dataclass(frozen=True)
 class StoredAttempt:
     """An attempt of a stored group. `of`: the slot that it retried, or -1. `version`: the oldest
-    policy version that sampled the group."""
+    policy version that sampled the group. `kind`: of the group's plan."""
 
     group_id: str
     slot: int
     reward: float
     version: int
     of: int = -1
+    kind: str = ""
 
     @property
     def success(self) -> bool:
@@ -38,7 +39,12 @@ def attempts_of(group: Group) -> Iterator[StoredAttempt]:
     """Yields the attempts of a stored group."""
     for attempt in group.trajectories:
         yield StoredAttempt(
-            group.group_id, attempt.slot, attempt.reward, group.oldest_version, attempt.of
+            group.group_id,
+            attempt.slot,
+            attempt.reward,
+            group.oldest_version,
+            attempt.of,
+            group.plan.kind,
         )
 
 

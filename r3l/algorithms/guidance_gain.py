@@ -10,6 +10,9 @@ retried. Group g has n_g retries and the sum S_g = Σ d_i. Over all groups,
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
+The gain is not measured where retries follow only if all attempts failed: the others then earned
+little because they were selected so, and useless guidance would seem to gain.
+
 The gate gives a group retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from the
 last GROUPS groups with retries. q is 1 as long as fewer than ENOUGH groups had retries.
 """
@@ -20,6 +23,8 @@ from typing import NamedTuple
 
 GROUPS, ENOUGH = 64, 16
 FLOOR = 1 / 8  # so that guidance is always measured
+UNSOLVED = "unsolved"
+"""The kind of groups whose attempts are retried only if all of them failed."""
 
 
 class GroupGain(NamedTuple):
@@ -29,10 +34,11 @@ class GroupGain(NamedTuple):
     slots: int
 
 
-def of_group(attempts: Iterable[tuple[int, int, float]]) -> GroupGain:
+def of_group(attempts: Iterable[tuple[int, int, float]], kind: str = "") -> GroupGain:
     """Computes a group's gain from (slot, of, reward) of each attempt; `of` is the slot that it
-    retried, or -1. The gain is zero without retries or with fewer than two base attempts."""
-    attempts = list(attempts)
+    retried, or -1. The gain is zero without retries, with fewer than two base attempts, or if the
+    `kind` of the group's plan is UNSOLVED."""
+    attempts = [] if kind == UNSOLVED else list(attempts)
     bases = {slot: reward for slot, of, reward in attempts if of < 0}
     gains = [
         reward - math.fsum(r for j, r in bases.items() if j != of) / (len(bases) - 1)

@@ -43,7 +43,7 @@ from r3l.rollout.prompts import Prompts
 if TYPE_CHECKING:
     from torch import Tensor
 
-ReflectOn = Literal["all", "failures"]
+ReflectOn = Literal["all", "failures", "unsolved"]
 SftPool = Literal["separate", "shared"]
 PLAIN = "plain"
 """The kind of groups that are explored without retries."""
@@ -76,7 +76,10 @@ class R3L(ReflectAndRetry):
         True, description="reflect and retry; false is the paper's w/o reflect, N base attempts"
     )
     reflect_on: ReflectOn = Field(
-        "all", description="base attempts that are reflected on: all, or failures (R < 1)"
+        "all",
+        description="base attempts that are reflected on: all; failures (R < 1); unsolved: those "
+        "of a group in which none succeeded (in other groups further attempts take the places of "
+        "retries)",
     )
     gate: Literal["none", "measured"] = Field(
         "none",
@@ -154,6 +157,11 @@ class R3L(ReflectAndRetry):
             return self
         if not self.reflect:
             raise ValueError("gate=measured: needs retries, but algorithm.reflect=false makes none")
+        if self.reflect_on == "unsolved":
+            raise ValueError(
+                "gate=measured: no gain can be measured with algorithm.reflect_on=unsolved, which "
+                "retries only where all attempts failed; leave one of them out"
+            )
         if self.group_size < 4:
             raise ValueError(
                 f"gate=measured: one base attempt is too few to measure a gain; set "
@@ -174,7 +182,10 @@ class R3L(ReflectAndRetry):
             probability = guidance_gain.retry_probability(lease.gains)
             if lease.random().random() >= probability:
                 return GroupPlan(self.group_size, PLAIN)
-        return GroupPlan(self.group_size, "" if self.reflect else PLAIN)
+        if not self.reflect:
+            return GroupPlan(self.group_size, PLAIN)
+        unsolved = self.reflect_on == guidance_gain.UNSOLVED
+        return GroupPlan(self.group_size, guidance_gain.UNSOLVED if unsolved else "")
 
     def recalls(
         self, group: GroupFacts, history: History, random: RandomSource
@@ -190,8 +201,23 @@ class R3L(ReflectAndRetry):
     async def explore(self, x: Exploration) -> None:
         if not self.reflect or x.plan.kind == PLAIN:
             await x.each(range(x.plan.slots), x.play)
+        elif self.reflect_on == "unsolved":
+            await self.explore_unsolved(x)
         else:
             await super().explore(x)
+
+    async def explore_unsolved(self, x: Exploration) -> None:
+        """Retries the attempts if none of them succeeded. Else plays further ones."""
+        retries = self.retries(x.plan.slots)
+        again = [slot for slots in retries.values() for slot in slots]
+        await x.each(retries, lambda slot: x.play(slot, retried=len(retries[slot]) > 0))
+        bases = {slot: x.attempt(slot) for slot in retries}  # not what is stored of later slots
+        if any(base is not None and base.reward >= SUCCESS for base in bases.values()):
+            await x.each(again, x.play)
+        else:
+            await x.each(
+                retries, lambda slot: self.reflect_and_retry(x, slot, bases[slot], retries[slot])
+            )
 
     def reflects_on(self, base: Trajectory) -> bool:
         return self.reflect_on == "all" or base.reward < SUCCESS

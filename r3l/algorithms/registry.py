@@ -21,12 +21,16 @@ from r3l.algorithms.published.arpo import ARPO
 from r3l.algorithms.published.critique_grpo import CritiqueGRPO
 from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.early_experience import EarlyExperience
+from r3l.algorithms.published.exit import ExIt
 from r3l.algorithms.published.grpo import GRPO
 from r3l.algorithms.published.gspo import GSPO
 from r3l.algorithms.published.opmd import OPMD
+from r3l.algorithms.published.pope import POPE
+from r3l.algorithms.published.prefix_rl import PrefixRL
 from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.published.reflect_grpo import ReflectGRPO
+from r3l.algorithms.published.restart_from_success import RestartFromSuccess
 from r3l.algorithms.published.rloo import RLOO
 from r3l.algorithms.published.rlvmr import RLVMR
 from r3l.algorithms.published.spear import SPEAR
@@ -85,7 +89,11 @@ AnyAlgorithm = Annotated[
     | ARPO
     | SPEAR
     | EarlyExperience
-    | RLVMR,
+    | RLVMR
+    | PrefixRL
+    | POPE
+    | ExIt
+    | RestartFromSuccess,
     Field(discriminator="name"),
     WrapValidator(_validated),
     WrapSerializer(_written),

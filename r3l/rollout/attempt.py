@@ -294,11 +294,19 @@ async def restore(
         state = played.snapshots[step]
         await guarded(lambda: put_back(state))
         return played.rewards[:step]
+    if base.system != env.spec.system_prompt:  # of an attempt that an earlier run stored
+        raise ReplayDiverged(
+            f"{env.spec.name}: the system prompt differs on replay", cause="replay_diverged"
+        )
     _same(env, base.observations[0], first, 0)
     rewards = []
     for k in range(step):
-        observation, reward, *_ = await _step(env, base.actions[k])
+        observation, reward, terminated, truncated, _ = await _step(env, base.actions[k])
         _same(env, base.observations[k + 1], observation, k + 1)
+        if terminated or truncated:
+            raise ReplayDiverged(
+                f"{env.spec.name}: ends at step {k} on replay", cause="replay_diverged", step=k
+            )
         rewards.append(reward)
     return rewards
 

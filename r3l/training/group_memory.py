@@ -77,7 +77,8 @@ class Memory:
         groups = self.groups[group.task.task_id]
         groups.append(group)
         del groups[:-TASK_GROUPS]
-        gain = guidance_gain.of_group((t.slot, t.of, t.reward) for t in group.trajectories)
+        rewards = ((t.slot, t.of, t.reward) for t in group.trajectories)
+        gain = guidance_gain.of_group(rewards, group.plan.kind)
         if gain.slots:
             self.gains = [gain, *self.gains][: guidance_gain.GROUPS]
 

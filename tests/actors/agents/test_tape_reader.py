@@ -23,6 +23,7 @@ from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import further_masks, lengths
 from r3l.algorithms.rows import POLICY
 from r3l.records import (
+    AttemptKey,
     Group,
     GroupPlan,
     Origin,
@@ -69,6 +70,7 @@ def play(task):
     return {{"reward": float(walked[-1] == "right"), "feedback": "the end"}}
 """
 ADVICE = "go right"
+TASK_OF_ROWS = Task("t/1", "agent", 1)
 EXAMPLES = Path(__file__).parents[3] / "examples" / "agents"
 
 
@@ -124,13 +126,18 @@ def explored(
         ):
             groups = []
             for _ in range(times):
-                x = exploration(policy, config, task, make_env, plan=GroupPlan(slots), **more)
+                plan = {"plan": GroupPlan(slots)} | more
+                x = exploration(policy, config, task, make_env, **plan)
                 x.results = dict(x.results)
                 x.on_failure = lambda error: failures.append(str(error))
                 groups.append(await explore_group(explore or config.algorithm.explore, x))
             return groups
 
     return asyncio.run(explore_all()), metrics, failures
+
+
+async def both(x: Exploration) -> None:
+    await x.each(range(2), x.play)
 
 
 def attempts(results: list[SlotResult]) -> tuple[Trajectory, Trajectory]:
@@ -320,6 +327,52 @@ def test_an_attempt_begins_at_a_step_of_a_stored_one_by_its_tape(tmp_path: Path)
     shown = policy.chat.tokenizer.decode(ids.tolist())
     assert shown.count(ADVICE) == 1 and policy.chat.text(ids[mask].tolist()) == "right"
     assert plain.shown is None
+
+
+@pytest.mark.parametrize("name", ["exit", "pope"])  # without and with guidance
+def test_the_attempts_of_a_group_begin_inside_a_stored_one_by_its_tape(
+    name: str, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, "", 4, f"algorithm={name}")
+    (results,), *_ = explored(config, ScriptedPolicy(answers(2)), explore=both)
+    stored = Recalled("", "g9", replace(attempts(results)[0], slot=5))
+    plan = GroupPlan(2, "guided 1", (AttemptKey("g9", 5),))
+    (again,), metrics, failures = explored(
+        config, ScriptedPolicy(answers(2)), handed=[stored], plan=plan, seed=1
+    )
+    made = attempts(again)
+    (origin,) = {attempt.origin for attempt in made}
+    assert not failures and origin is not None and 1 <= origin.step <= 3
+    assert metrics.agent["taped"] == 2 * origin.step
+    for attempt, mask in zip(made, config.algorithm.masks(made), strict=True):
+        first = int(attempt.step_spans[origin.step, 0])
+        assert attempt.pivot == origin.step and not mask[:first].any() and mask.any()
+        assert (attempt.shown is not None) == (name == "pope")
+    rows = config.algorithm.rows(Batch([Group("g1", TASK_OF_ROWS, plan, "drawn", tuple(again))]))
+    assert not rows  # the rewards are equal
+
+
+def test_an_attempt_inside_another_never_restarts_at_the_agents_first_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retries do, after max_divergences."""
+    config = config_of(tmp_path, "clock", 4, "algorithm=exit", "actor.agent.max_divergences=2")
+    (results,), *_ = explored(config, ScriptedPolicy(answers(2)), explore=both)
+    stored = Recalled("", "g9", replace(attempts(results)[0], slot=5))
+    start = Origin("g9", 5, 3)
+
+    async def explore(x: Exploration) -> None:
+        for slot in range(2):
+            await x.play(slot, start=start)
+
+    groups, metrics, failures = explored(
+        config, ScriptedPolicy(answers(2)), 3, explore, handed=[stored]
+    )
+    assert {(r.status, r.cause) for group in groups for r in group} == {
+        ("failed", "replay_diverged")
+    }
+    assert len(failures) == metrics.agent["diverged"] == 6 and not metrics.agent["restarts"]
+    assert "max_divergences" not in capsys.readouterr().err
 
 
 def test_a_recorded_attempt_gives_back_every_call(tmp_path: Path) -> None:

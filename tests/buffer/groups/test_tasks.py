@@ -125,6 +125,49 @@ def test_a_measured_gate_leaves_out_retries_that_do_not_help_and_remembers_their
     assert not any(helpful)
 
 
+INSIDE = {"name": "restart_from_success", "group_size": 2, "share": 1.0}
+
+
+def _visited(make_desk, tasks, *restarts):
+    """A desk of one task that was won once. Its restarts ended so."""
+    desk = make_desk(algorithm=INSIDE, groups_per_step=1, max_staleness=99)
+    desk.add(tasks(1))
+    desk.complete(rewards=(0.0, 1.0))
+    desk.commit(desk.draw(1, 0).draw_id, 1)
+    for step, rewards in enumerate(restarts, 1):
+        lease = desk.lease(version=step, plan=None)
+        made = [finished(slot, reward=r, version=step) for slot, r in enumerate(rewards)]
+        desk.put(lease.group_id, made)
+        desk.commit(desk.draw(1, step).draw_id, step + 1)
+    return desk
+
+
+def test_a_curriculum_goes_on_from_the_stored_groups_also_in_a_restarted_service(make_desk, tasks):
+    desk = _visited(make_desk, tasks, (1.0, 0.0), (1.0, 1.0))
+    desk.reopen()
+    lease = desk.lease(version=3, plan=None)
+    assert lease.plan.kind == "restart 3" and len(lease.handed) == 1
+    assert lease.handed[0].trajectory.reward == 1.0
+    assert verify(desk.store) == []
+
+
+def test_starts_in_a_world_that_has_changed_are_counted_and_their_group_is_no_sample(
+    make_desk, tasks
+):
+    desk = _visited(make_desk, tasks)
+    lease = desk.lease(version=1, plan=None)
+    assert lease.plan.kind == "restart 1"
+    desk.put(lease.group_id, [SlotResult(n, "failed", cause="replay_diverged") for n in range(2)])
+    row = desk.row(lease.group_id)
+    assert (row.state, row.cause) == ("expired", "no_trajectories")
+    assert row.failures == ("base/replay_diverged",) * 2
+    counts = desk.index.counts
+    assert {n: c for n, c in counts.items() if "diverged" in n} == {
+        "drop/base/replay_diverged": 2
+    } and desk.draw(1, 1) is None
+    assert desk.lease(version=1, plan=None).plan.kind == "restart 1"  # it tells nothing
+
+
 # ── plans of the algorithm ──────────────────────────────────────────────────────────────────
 
 

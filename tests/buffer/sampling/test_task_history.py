@@ -12,6 +12,7 @@ from buffer.tools.verify import verify
 from r3l.errors import NotFound
 from r3l.records import GroupPlan
 from r3l.run.settings.buffer import RetentionConfig
+from tests.buffer.fakes import finished
 
 R3 = {"name": "r3", "group_size": 2}
 
@@ -61,6 +62,17 @@ def test_stale_groups_are_history_and_the_newest_groups_come_first(make):
     with desk.store.read() as txn:
         found = [(one.group_id[-1], one.reward) for one in task_history.attempts(txn, "t0")]
     assert found == [("4", 0.0), ("4", 0.0), ("3", 0.0), ("3", 1.0), ("2", 0.5), ("1", 1.0)]
+
+
+def test_an_attempt_says_of_what_kind_its_group_is(make):
+    desk = make((1.0,))
+    lease = desk.lease(version=1, plan=GroupPlan(1, "guided 2"))
+    desk.put(lease.group_id, finished(0, reward=0.5, version=1))
+    desk.set_version(99)
+    assert desk.draw(1, version=99) is None
+    with desk.store.read() as txn:
+        found = [(one.reward, one.kind) for one in task_history.attempts(txn, "t0")]
+    assert found == [(0.5, "guided 2"), (0.0, ""), (0.0, ""), (1.0, "")]
 
 
 def test_a_long_history_is_read_up_to_a_limit(make, monkeypatch):

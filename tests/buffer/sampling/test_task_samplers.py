@@ -9,7 +9,7 @@ from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
-from r3l.records import GroupPlan
+from r3l.records import AttemptKey, GroupPlan
 from r3l.run.settings.sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
@@ -62,6 +62,13 @@ def test_older_groups_count_less_by_the_decay():
 def test_retries_do_not_count_as_successes_of_a_task():
     history = {0: [row([0.0, 0.0], retries=[1.0, 1.0])]}
     assert sampler("curriculum")._posterior(view(histories=history), 0) == (1.0, 3.0)
+
+
+def test_groups_that_may_have_started_inside_stored_attempts_do_not_count():
+    helped = row([1.0, 1.0])
+    helped = helped.with_changes(plan=GroupPlan(2, "prefix", (AttemptKey("g0", 0),)))
+    history = {0: [helped, row([0.0, 1.0]), *[helped] * 8, row([1.0])]}
+    assert sampler("curriculum", decay=0.5)._posterior(view(histories=history), 0) == (2.5, 2.0)
 
 
 def test_a_curriculum_without_history_gives_every_task_a_chance():

@@ -38,6 +38,15 @@ def test_bfloat16_on_a_processor_without_it_is_told(
     assert lines() == []
 
 
+def test_starts_inside_stored_attempts_need_tasks_that_come_twice() -> None:
+    few = ("learner.steps=4", "learner.groups_per_step=8", "env.train_tasks=32")
+    (line,) = lines("algorithm=prefix_rl", *few)
+    assert line.startswith("algorithm=prefix_rl: starts inside stored attempts")
+    assert "the run's 32 groups are at 32 tasks (env.train_tasks)" in line
+    assert lines("algorithm=prefix_rl", *few[:2], "env.train_tasks=31") == []
+    assert lines("algorithm=exit", "algorithm.share=0", *few) == lines("algorithm=grpo", *few) == []
+
+
 def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_response() -> None:
     steps = {"t/1": FirstStep(3000, 512, 10), "t/2": FirstStep(3900, 512, 10)}
 

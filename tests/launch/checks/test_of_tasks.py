@@ -11,6 +11,7 @@ from launch.checks import of_tasks
 from launch.checks.of_tasks import (
     asks_for_reflections,
     check_first_prompts,
+    check_first_steps,
     check_reflections,
     first_tasks,
     try_first_steps,
@@ -75,6 +76,26 @@ def test_algorithms_that_ask_for_reflections_in_json_are_known() -> None:
     assert asks() and asks("algorithm=reflect_grpo")
     assert not asks("algorithm.reflect=false")
     assert not asks("algorithm=critique_grpo") and not asks("algorithm=grpo")
+
+
+@pytest.mark.parametrize("name", ["prefix_rl", "pope", "exit", "restart_from_success"])
+def test_an_environment_inside_whose_attempts_nothing_can_start_is_refused(name: str) -> None:
+    tasks = [Task("a/1", "a", 1), Task("b/1", "b", 1)]
+    one, more = (FirstStep(1, 1, 1, most_steps=n) for n in (1, 3))
+    agent, fleeting = FirstStep(0, 1, 1), FirstStep(1, 1, 1, replayable=False, most_steps=3)
+
+    def check(*steps: FirstStep, algorithm: str = name) -> None:
+        config = load(None, [f"algorithm={algorithm}", f"model={builtin_policy()}"])
+        named = {task.task_id: step for task, step in zip(tasks, steps, strict=True)}
+        check_first_steps(config, CHAT, tasks, named)
+
+    for steps in ((more, more), (one, more), (one, agent)):
+        check(*steps)
+    with pytest.raises(UserError, match=f'algorithm={name}: .* env b declares deterministic="no"'):
+        check(more, fleeting)
+    with pytest.raises(UserError, match=f"algorithm={name}: .* attempts of env a have one step"):
+        check(one, one)
+    check(one, fleeting, algorithm="grpo")
 
 
 def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:

@@ -168,3 +168,14 @@ def test_attempts_that_start_inside_stored_ones_are_not_counted_as_first_attempt
     results = [done(last) if r.slot == last.slot else r for r in group.results]
     metrics = group_metrics([replace(group, results=tuple(results))])
     assert metrics["group/success_base"] == 0.0 and metrics["group/success_started"] == 1.0
+    assert metrics["group/started"] == 1.0
+    assert metrics["group/start_relative"] == pytest.approx(1 / last.num_steps)
+    assert not {"group/started", "group/start_relative"} & {*group_metrics([group])}
+
+
+def test_groups_whose_retries_follow_only_failures_have_no_guidance_gain() -> None:
+    group = explore_group((0.0, 0.0), (1.0, 1.0))
+    assert group_metrics([group])["group/guidance_gain"] == 1.0
+    unsolved = group_metrics([replace(group, plan=replace(group.plan, kind="unsolved"))])
+    assert not [name for name in unsolved if "guidance" in name]
+    assert unsolved["group/success_retry"] == unsolved["group/improvement_rate"] == 1.0

@@ -1,6 +1,8 @@
 """What the algorithms' tests share: an algorithm by name, its batches, and its loss written out."""
 
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -36,6 +38,27 @@ def facts_of(rewards, version=0):
 def stored(name, reward, version=0):
     """An attempt of another group."""
     return StoredAttempt(name, 0, reward, version)
+
+
+def history_of(*groups):
+    """The stored attempts of a task's groups, newest group first. Each is (kind, rewards)."""
+    names = [f"g{len(groups) - number}" for number in range(len(groups))]
+    return [
+        StoredAttempt(name, slot, reward, 0, kind=kind)
+        for name, (kind, rewards) in zip(names, groups, strict=True)
+        for slot, reward in enumerate(rewards)
+    ]
+
+
+def plans_of(algorithm, *groups, seeds=400):
+    """How often each plan is made of this history, (kind, group, slot) or ()."""
+    found = Counter()
+    for seed in range(seeds):
+        history = iter(history_of(*groups))
+        random = partial(np.random.default_rng, seed)
+        plan = planned(algorithm, history=history, random=random)
+        found[(plan.kind, *((k.group_id, k.slot) for k in plan.handed)) if plan.handed else ()] += 1
+    return found
 
 
 def group_of(attempts, reflections=(), name="g"):

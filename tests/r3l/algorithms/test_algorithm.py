@@ -142,6 +142,10 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "arpo": total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.3),
         "spear": total(batch, clip),
         "early_experience": total(batch, clip),
+        "prefix_rl": total(batch, clip),
+        "pope": total(batch, clip),
+        "exit": total(batch, clip),
+        "restart_from_success": total(batch, clip),
     }
     for name in NAMES:
         algorithm = get(name)

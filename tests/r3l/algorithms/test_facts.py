@@ -1,6 +1,9 @@
 """What the service tells an algorithm."""
 
+from msgspec.structs import replace
+
 from r3l.algorithms.facts import GroupFacts, StoredAttempt, attempts_of
+from r3l.records import GroupPlan
 from tests.r3l.algorithms.fakes import facts_of, group_of, stored
 
 
@@ -23,4 +26,6 @@ def test_a_stored_group_is_described_without_its_tokens(make_trajectory):
         StoredAttempt("g", 0, 0.0, 0, -1),
         StoredAttempt("g", 3, 1.0, 0, 0),
     ]
+    kinds = [each.kind for each in attempts_of(replace(group, plan=GroupPlan(4, "guided 1")))]
+    assert kinds == ["guided 1"] * 2
     assert GroupFacts.of_group(group, version=5) == GroupFacts("t", [0.0, 1.0], [-1, 0], 5, "")

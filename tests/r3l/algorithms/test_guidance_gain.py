@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from r3l.algorithms.guidance_gain import GroupGain, estimate, of_group, retry_probability
+from r3l.algorithms.guidance_gain import (
+    UNSOLVED,
+    GroupGain,
+    estimate,
+    of_group,
+    retry_probability,
+)
 
 
 def test_the_gain_of_a_group_leaves_the_retried_attempt_out():
@@ -14,6 +20,13 @@ def test_the_gain_of_a_group_leaves_the_retried_attempt_out():
     assert of_group([*attempts, (4, 1, 0.0)]) == (0.25 - 0.25, 2)
     assert of_group(attempts[:3]) == (0.0, 0)
     assert of_group([(0, -1, 0.0), (1, 0, 1.0)]) == (0.0, 0)  # nothing to compare
+
+
+def test_no_gain_is_measured_where_only_groups_without_a_success_are_retried():
+    """Useless guidance would seem to gain: its retries succeed by chance, and the others never."""
+    attempts = [(0, -1, 0.0), (1, -1, 0.0), (2, 0, 1.0)]
+    assert of_group(attempts) == (1.0, 1) and of_group(attempts, UNSOLVED) == (0.0, 0)
+    assert of_group(attempts, "mine") == (1.0, 1)
 
 
 def test_every_retry_of_an_attempt_counts_and_a_retry_of_a_retry_does_not():

@@ -27,7 +27,9 @@ from tests.r3l.algorithms.fakes import (
 
 def test_the_registry_holds_the_algorithms_of_the_papers():
     papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo rloo r3 arpo spear"
-    assert set(registry.REGISTRY) == {*papers.split(), "early_experience", "rlvmr"}
+    inside = "prefix_rl pope exit restart_from_success"
+    more = {"early_experience", "rlvmr", *inside.split()}
+    assert set(registry.REGISTRY) == {*papers.split(), *more}
     assert all(get(name).name == name for name in NAMES)
 
 
@@ -40,9 +42,10 @@ def refusal(*overrides):
 
 def test_an_unknown_algorithm_names_the_known_ones():
     known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo, rloo, r3, arpo, spear"
-    message = f"config algorithm: unknown algorithm 'nope'; known: {known}, early_experience, rlvmr"
-    assert refusal("algorithm=nope") == message
-    assert refusal("algorithm.name=nope", "algorithm.alpha=2") == message
+    more = "early_experience, rlvmr, prefix_rl, pope, exit, restart_from_success"
+    message = f"config algorithm: unknown algorithm 'other'; known: {known}, {more}"
+    assert refusal("algorithm=other") == message
+    assert refusal("algorithm.name=other", "algorithm.alpha=2") == message
 
 
 def test_an_unknown_setting_is_named_with_the_settings_the_algorithm_has():

@@ -97,6 +97,18 @@ def test_a_start_must_be_handed_out_and_one_that_is_gone_fails_its_slot_alone() 
     assert x.broken is None
 
 
+def test_a_world_with_another_system_prompt_is_not_the_one_that_was_recorded() -> None:
+    def make() -> Corridor:
+        world = Corridor()
+        world.spec = changed(world.spec, system_prompt="Answer well.")
+        return world
+
+    told: list[str] = []
+    x = group(handed=[stored()], make_env=make, on_failure=lambda error: told.append(str(error)))
+    assert run(lambda: x.play(0, start=Origin("g9", 3, 1))) is None
+    assert x.results[0].cause == "replay_diverged" and "system prompt differs" in told[0]
+
+
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_an_attempt_is_retried_several_times_and_its_retries_too(snapshots: bool) -> None:
     worlds: list[Corridor] = []
