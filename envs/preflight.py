@@ -16,6 +16,7 @@ from r3l.rollout.env_calls import guarded, read_step
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
+from r3l.run.answer_probability import listed_answers
 from r3l.run.settings.environment import EnvConfig
 
 NONSENSE = "try"
@@ -26,11 +27,12 @@ NONSENSE = "try"
 class FirstStep:
     """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
     `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
-    an agent, without the step."""
+    an agent, without the step. `answers`: how many right answers the environment lists."""
 
     prompt: int
     budget: int
     reflection_prompt: int
+    answers: int = 0
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
@@ -59,6 +61,7 @@ async def _try(
             attempt = await start(task, chat, env)
             again = await start(task, chat, env)
             _check_same(task, env, attempt.observations[0], again.observations[0])
+            call, answers = "answers", await listed_answers(env)
             call = f"step({NONSENSE!r})"
             reaction, *_ = read_step(name, await guarded(lambda: env.step(NONSENSE)))
         finally:
@@ -70,9 +73,8 @@ async def _try(
     attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
     asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))
-    return FirstStep(
-        prompt, env.spec.max_response_tokens, len(chat.open(*asked)) + len(chat.prompt_ids)
-    )
+    asking = len(chat.open(*asked)) + len(chat.prompt_ids)
+    return FirstStep(prompt, env.spec.max_response_tokens, asking, len(answers))
 
 
 def _of_agent(spec: EnvSpec, chat: ChatFormat) -> FirstStep:
