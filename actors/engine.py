@@ -208,7 +208,8 @@ class VLLMPolicy:
 
         prompt, request = self.prompt(token_ids), f"r{next(self._request_ids)}"
         try:
-            asked, priority = self._params(params, budget, scored), params.priority
+            more = {"prompt_logprobs": 0} if scored else {}
+            asked, priority = self._params(params, budget, **more), params.priority
             async for output in self.engine.generate(prompt, asked, request, priority=priority):
                 final = output
         except VLLMClientError as error:
@@ -243,7 +244,8 @@ class VLLMPolicy:
                 "raise actor.engine_timeout_s if responses take longer"
             ) from None
 
-    def _params(self, params: SampleParams, budget: int, scored: bool) -> Any:
+    def _params(self, params: SampleParams, budget: int, **more: Any) -> Any:
+        """Returns vLLM's parameters of a request, with `more` of them."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -257,7 +259,6 @@ class VLLMPolicy:
             max_tokens=budget,
             seed=params.seed,
             logprobs=0,
-            prompt_logprobs=0 if scored else None,
             stop_token_ids=[self.chat.end_id],
             skip_special_tokens=False,
             stop=list(params.stop),
@@ -265,6 +266,7 @@ class VLLMPolicy:
             detokenize=bool(params.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=constraint,
+            **more,
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:

@@ -117,8 +117,7 @@ AGAIN = "run the same command again to continue"
     "panel_file",
     type=Path,
     metavar="FILE",
-    help="file of the tasks with their digests: checks that the tasks are those, or writes the file "
-    "if there is none",
+    help="file of a panel: checks that the tasks are those of the file; a new file is written",
 )
 @click.option(
     "--any-panel",

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from envs import registry
 from envs.agents.agent_runner import AgentRunner
 from envs.base import Split
 from envs.isolation.pool import environments_of_all
-from r3l.errors import EnvironmentFailed, EpisodeError, UserError
+from r3l.errors import EpisodeError, UserError
 from r3l.files.user_file import read_text
 from r3l.files.whole_file import write_whole
 from r3l.records import Record, Task
@@ -220,7 +220,7 @@ def difference(panel: Panel, other: Panel) -> str:
     if (now.id, now.seed) != (was.id, was.seed):
         return f"has task {was.id} of seed {was.seed} where there is now {now.id} of {now.seed}"
     return (
-        f"differs in {len(differing)} of {own} tasks; the first is {now.id}, whose options, limits, "
+        f"differs in {len(differing)} of {own} tasks; the first is {now.id}: its options, limits, "
         "system prompt or first observation have changed"
     )
 
@@ -236,8 +236,8 @@ def shipped_difference(panel: Panel) -> str | None:
     if panel.digest == known["digest"]:
         return ""
     return (
-        f"differs from the shipped panel of {panel.env}, {known['digest']}: its code or its library "
-        "has changed; see launch/evaluation/panels.json"
+        f"differs from the shipped panel of {panel.env}, {known['digest']}: its code or its "
+        "library has changed; see launch/evaluation/panels.json"
     )
 
 
