@@ -35,7 +35,7 @@ class TextEnv(Environment, Protocol):
     - `snapshot() -> bytes`, `restore(bytes)`: save and restore the whole state of the attempt;
     - `feedback() -> str`: a closing remark on the finished attempt;
     - `demonstration() -> list[str]`: actions that succeed from where `reset` left off;
-    - `answers() -> list[str]`: after `reset`, the responses that succeed, in every spelling that
+    - `right_answers() -> list[str]`: after `reset`, the responses that succeed, in every spelling that
       matters, if the first response decides the attempt; otherwise []. Evaluations then measure
       their exact probability (`eval.exact`).
 

@@ -61,7 +61,7 @@ async def _try(
             attempt = await start(task, chat, env)
             again = await start(task, chat, env)
             _check_same(task, env, attempt.observations[0], again.observations[0])
-            call, answers = "answers", await listed_answers(env)
+            call, answers = "right_answers", await listed_answers(env)
             call = f"step({NONSENSE!r})"
             reaction, *_ = read_step(name, await guarded(lambda: env.step(NONSENSE)))
         finally:

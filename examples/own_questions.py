@@ -52,7 +52,7 @@ class Questions:
         """Makes a warm-up possible."""
         return [self.answer]
 
-    def answers(self):
+    def right_answers(self):
         """Lets an evaluation measure the exact probability of the right answer."""
         return [self.answer, self.answer.lower(), self.answer.capitalize()] * (self.tries == 1)
 

@@ -187,7 +187,7 @@ class Matching:
         needs = self.state.needs[self.state.place :]
         return [self._thinking(f"{self.words.verb} {need}") for need in needs]
 
-    def answers(self) -> list[str]:
+    def right_answers(self) -> list[str]:
         """Returns the right answer in its usual spellings, if the row has one thing and an attempt
         one step. With words of thought before the answer, returns [], as any words would do."""
         if self.length > 1 or self.spec.max_steps > 1 or self.dials.words:

@@ -99,7 +99,7 @@ class Question(ABC):
     def solution(self) -> str:
         """Returns a response that answers the current question."""
 
-    def answers(self) -> list[str]:
+    def right_answers(self) -> list[str]:
         """Returns all responses that are nothing but a right answer, if the first answer decides
         the attempt and there are few of them. By default there are not."""
         return []

@@ -92,7 +92,7 @@ class Reasoning(Question):
         """Returns the reference answer, which some families lack."""
         return f"<answer>{self.question.entry['answer']}</answer>"
 
-    def answers(self) -> list[str]:
+    def right_answers(self) -> list[str]:
         """Returns the reference answer in its tags, without any reasoning before it."""
         gold = self.question.entry.get("answer")
         decides = self.pace.step == "attempt" and self.allowed == 1

@@ -1,6 +1,6 @@
 """The exact probability of a right answer, for tasks that one response decides.
 
-    env.answers() ─► tokens of each answer, with the end of turn ─► Σ exp(Σ log-probability)
+    env.right_answers() ─► tokens of each answer, with the end of turn ─► Σ exp(Σ log-probability)
 
 The engine that plays the attempts also computes the probabilities. So they are those of the policy
 that is evaluated, in the number format in which it is sampled, and no second copy of the model is
@@ -95,14 +95,14 @@ def responses(chat: ChatFormat, answers: Sequence[str], limit: int) -> list[tupl
 async def listed_answers(env: Playable) -> list[str]:
     """Returns the right answers that an environment lists of the task to which it is reset; [] if
     it lists none. Raises EnvironmentFailed."""
-    listing = getattr(env, "answers", None)
-    if listing is None:
+    listing = getattr(env, "right_answers", None)
+    if not callable(listing):
         return []
     name, answers = env.spec.name, await guarded(listing)
     if not isinstance(answers, list | tuple):
         kind = type(answers).__name__
         raise EnvironmentFailed(
-            f"{name}: answers returned {kind}; return a list of texts", cause="bad_answers"
+            f"{name}: right_answers returned {kind}; return a list of texts", cause="bad_answers"
         )
     return [read_text(name, "answers", answer) for answer in answers]
 

@@ -25,13 +25,13 @@ def test_the_answers_of_an_evaluation_are_listed_and_right():
     env = registry.make("reasoning:chain_sum")
     (task,) = registry.tasks("reasoning:chain_sum", {}, "eval", 1)
     env.reset(seed=task.seed, options=task.options)
-    listed = env.answers()
+    listed = env.right_answers()
     assert len(listed) == 2 and env.solution() in listed
     for answer in listed:
         env.reset(seed=task.seed, options=task.options)
         assert env.step(answer)[1:3] == (1.0, True)
     env.reset(seed=task.seed)  # in training, three answers are allowed
-    assert env.answers() == []
+    assert env.right_answers() == []
 
 
 def test_several_families_are_played_as_several_environments():
