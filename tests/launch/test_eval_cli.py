@@ -212,7 +212,7 @@ def test_every_temperature_is_played_reported_and_read_again(tmp_path, monkeypat
     monkeypatch.setattr("launch.eval_cli.own_engine", engine)
     usual = ("--env", "keys", "--tasks", 3, "--out", tmp_path / "o")
     first = called(*usual, "--temperature", "1")
-    assert first.exit_code == 0 and "temperature" not in first.output
+    assert first.exit_code == 0 and "temperature 1" not in first.output
     alone = len(policy.asked)
     both = called(*usual, "--temperature", "1,0", "--json")
     assert {p.temperature for p in policy.asked[:alone]} == {1.0}

@@ -135,7 +135,7 @@ def test_a_models_probability_is_that_of_its_softmax_computed_slowly() -> None:
 
 
 def test_the_probability_is_the_frequency_with_which_the_answers_are_sampled() -> None:
-    """With the shipped policy; 600 draws per task are within four standard deviations."""
+    """With the shipped policy; 300 draws per task are within four standard deviations."""
     policy = LocalPolicy("builtin", seed=3)
     options = {"stations": 1, "steps": 1}
     for task in registry.tasks("workshop", options, "eval", 3):
@@ -145,7 +145,7 @@ def test_the_probability_is_the_frequency_with_which_the_answers_are_sampled() -
             exact = await answer_probability(task, policy, lambda: env)
             attempt = await start(task, policy.chat, env)
             prompt = [*attempt.read, *policy.chat.prompt_ids]
-            asked = (policy.sample(prompt, SampleParams(8)) for _ in range(600))
+            asked = (policy.sample(prompt, SampleParams(8)) for _ in range(300))
             return exact, [policy.chat.text(s.token_ids) for s in await asyncio.gather(*asked)]
 
         exact, said = asyncio.run(both())
