@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from actors.buffer_requests import BufferRequests, Fingerprint, GroupPuts, Item
 from actors.engine import VLLMPolicy
@@ -175,9 +175,8 @@ class Actor:
         async def put(made: Made, /) -> Made:
             if isinstance(made, SlotResult):
                 make_env, actor = partial(self.make_env, task), self.config.actor
-                made = await with_exact(
-                    made, task, self.policy, make_env, actor.max_response_tokens
-                )
+                budget = actor.max_response_tokens
+                made = cast(Made, await with_exact(made, task, self.policy, make_env, budget))
             return await puts.put(made)
 
         return put

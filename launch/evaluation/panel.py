@@ -28,7 +28,7 @@ from r3l.errors import EpisodeError, UserError
 from r3l.files.user_file import read_text
 from r3l.files.whole_file import write_whole
 from r3l.records import Record, Task
-from r3l.rollout.env_calls import guarded, opened, read_reset
+from r3l.rollout.env_calls import guarded, read_reset
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.run.answer_probability import listed_answers, without_answers
 from r3l.run.settings.environment import EnvConfig
@@ -106,11 +106,14 @@ async def _digest(
     """Returns a digest of all that a policy is told about a task before its first response. For an
     agent, which alone knows its prompts, of the task. Returns "" if the environment fails."""
     try:
-        async with opened(make_env) as env:
+        env = await guarded(make_env)
+        try:
             first = "" if isinstance(env, AgentRunner) else await _first(task, env)
-            if with_answers and not await listed_answers(env):
+            if with_answers and (isinstance(env, AgentRunner) or not await listed_answers(env)):
                 raise without_answers(task)
             return _hash([task.task_id, task.seed, task.options, _rules(env.spec), first])
+        finally:
+            await guarded(env.close)
     except EpisodeError:
         return ""
 
@@ -201,13 +204,13 @@ def difference(panel: Panel, other: Panel) -> str:
     """Says how `panel` differs from the panel `other` of a file. Returns "" if they are equal."""
     if panel.digest and panel.digest == other.digest:
         return ""
-    for what, own, its in (
+    for what, here, there in (
         ("environment", panel.env, other.env),
         ("split", panel.split, other.split),
         ("env.options", panel.options, other.options),
     ):
-        if own != its:
-            return f"is of the {what} {its or 'defaults'}, not {own or 'defaults'}"
+        if here != there:
+            return f"is of the {what} {there or 'defaults'}, not {here or 'defaults'}"
     own, its = len(panel.tasks), len(other.tasks)
     if own != its:
         more = "only " if own < its else ""

@@ -167,9 +167,10 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
     """Writes an evaluation into the run's folder, where `r3l-eval --read` finds it."""
     folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
     weights = f"step {evaluation.version}"
-    first = Part(evaluation.attempts, evaluation.report)
+    parts: dict[float | None, Part] = {**evaluation.further}
+    parts[None] = Part(evaluation.attempts, evaluation.report)  # last: then the folder is complete
     try:
-        for temperature, part in {**evaluation.further, None: first}.items():
+        for temperature, part in parts.items():
             settings = settings_of(
                 config, model=str(run), weights=weights, split="eval", temperature=temperature
             )
