@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import NoReturn, cast
+from typing import Any, NoReturn
 
 from actors.buffer_requests import BufferRequests, Fingerprint, GroupPuts, Item
 from actors.engine import VLLMPolicy
@@ -24,7 +24,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_interface import Playable
-from r3l.rollout.exploration import Emit, Exploration, Made
+from r3l.rollout.exploration import Emit, Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import Explore, explore_group
 from r3l.rollout.partial import Progress
@@ -172,11 +172,11 @@ class Actor:
     def _put_with_exact(self, task: Task, puts: GroupPuts) -> Emit:
         """Returns how results are put together with the exact probability of the right answers."""
 
-        async def put(made: Made, /) -> Made:
+        async def put(made: Any, /) -> Any:
             if isinstance(made, SlotResult):
                 make_env, actor = partial(self.make_env, task), self.config.actor
                 budget = actor.max_response_tokens
-                made = cast(Made, await with_exact(made, task, self.policy, make_env, budget))
+                made = await with_exact(made, task, self.policy, make_env, budget)
             return await puts.put(made)
 
         return put

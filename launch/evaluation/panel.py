@@ -106,7 +106,7 @@ async def _digest(
     """Returns a digest of all that a policy is told about a task before its first response. For an
     agent, which alone knows its prompts, of the task. Returns "" if the environment fails."""
     try:
-        env = await guarded(make_env)
+        env: Environment | AgentRunner = await guarded(make_env)
         try:
             first = "" if isinstance(env, AgentRunner) else await _first(task, env)
             if with_answers and (isinstance(env, AgentRunner) or not await listed_answers(env)):

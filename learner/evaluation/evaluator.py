@@ -167,10 +167,10 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
     """Writes an evaluation into the run's folder, where `r3l-eval --read` finds it."""
     folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
     weights = f"step {evaluation.version}"
-    parts: dict[float | None, Part] = {**evaluation.further}
-    parts[None] = Part(evaluation.attempts, evaluation.report)  # last: then the folder is complete
+    first, further = Part(evaluation.attempts, evaluation.report), evaluation.further
     try:
-        for temperature, part in parts.items():
+        for temperature in (*further, None):  # the first part is written last
+            part = first if temperature is None else further[temperature]
             settings = settings_of(
                 config, model=str(run), weights=weights, split="eval", temperature=temperature
             )
