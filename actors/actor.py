@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from actors.buffer_requests import BufferRequests, Fingerprint, GroupPuts, Item
 from actors.engine import VLLMPolicy
@@ -24,11 +24,13 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_interface import Playable
-from r3l.rollout.exploration import Exploration
+from r3l.rollout.exploration import Emit, Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import Explore, explore_group
 from r3l.rollout.partial import Progress
+from r3l.run.answer_probability import with_exact
 from r3l.run.config import RunConfig
+from r3l.run.evaluation_keys import EvalTag, attempt_seed
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +141,16 @@ class Actor:
             group.exploring = self._tasks.create_task(self._explore(lease, group))
 
     def _group(self, lease: Lease) -> HeldGroup:
-        config = self.config.for_evaluation() if lease.purpose == "eval" else self.config
         puts = GroupPuts(self.requests, lease, self._fingerprint)
+        config = self.config
+        emit: Emit = puts.put
+        seed = zlib.crc32(f"{config.seed}/{lease.group_id}".encode())
+        if lease.purpose == "eval":
+            part = EvalTag.parse(lease.tag) or EvalTag(0)
+            config = config.for_evaluation(part.temperature)
+            seed = attempt_seed(config.seed, lease.task.task_id)
+            if config.eval.exact and part.temperature is None:  # it is that of the task
+                emit = self._put_with_exact(lease.task, puts)
         save = partial(self.requests.put_partial, lease.group_id)
         x = Exploration(
             lease.task,
@@ -149,15 +159,27 @@ class Actor:
             lease.plan,
             # Groups are numbered in the order of their leases; the earliest one is served first.
             config.actor.decoding(priority=int(lease.group_id[1:])),
-            seed=zlib.crc32(f"{config.seed}/{lease.group_id}".encode()),
+            seed=seed,
             handed=lease.handed,
             results={result.slot: result for result in lease.accepted},
             reflections={thought.name: thought for thought in lease.reflections},
-            emit=puts.put,
+            emit=emit,
             progress=Progress(lease.partial, save, config.actor.progress_s, self.metrics.partial),
             on_failure=self.failures,
         )
         return HeldGroup(x, puts)
+
+    def _put_with_exact(self, task: Task, puts: GroupPuts) -> Emit:
+        """Returns how results are put together with the exact probability of the right answers."""
+
+        async def put(made: Any, /) -> Any:
+            if isinstance(made, SlotResult):
+                make_env, actor = partial(self.make_env, task), self.config.actor
+                budget = actor.max_response_tokens
+                made = await with_exact(made, task, self.policy, make_env, budget)
+            return await puts.put(made)
+
+        return put
 
     async def _explore(self, lease: Lease, group: HeldGroup) -> None:
         try:

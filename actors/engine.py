@@ -174,13 +174,42 @@ class VLLMPolicy:
             reason = "overflow" if room < params.max_tokens else "length"
         return Sample(tokens, logprobs, version, newest, reason)
 
-    async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
+    async def score(self, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
+        """Returns the log-probabilities (nats) of the tokens from position `start` on, at
+        temperature 1 (r3l.rollout.policy_interface.ScoringPolicy). Raises as `sample` does.
+
+        The engine reads the tokens as a prompt, without its prefix cache, and samples one token
+        more, which is dropped.
+        """
+        if len(token_ids) >= self.context_length:
+            raise EngineFailed(
+                f"{len(token_ids)} tokens and one more do not fit the context of "
+                f"{self.context_length}",
+                cause="context_overflow",
+            )
+        self.metrics.requests_running += 1
+        try:
+            async with self._deadline(f"a request to score {len(token_ids)} tokens"):
+                output = await self._generate(token_ids, SampleParams(1), 1, scored=True)
+        finally:
+            self.metrics.requests_running -= 1
+        pairs = zip(token_ids[start:], output.prompt_logprobs[start:], strict=True)
+        logprobs = tuple(float(choices[token].logprob) for token, choices in pairs)
+        if symptom := engine_symptoms.of_logprobs(logprobs):
+            raise EngineSick(symptom.message, cause=symptom.cause)
+        return logprobs
+
+    async def _generate(
+        self, token_ids: Sequence[int], params: SampleParams, budget: int, *, scored: bool = False
+    ) -> Any:
+        """Returns the engine's output. `scored`: with the log-probabilities of the prompt."""
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt, request = self.prompt(token_ids), f"r{next(self._request_ids)}"
         try:
-            asked, priority = self._params(params, budget), params.priority
+            more = {"prompt_logprobs": 0} if scored else {}
+            asked, priority = self._params(params, budget, **more), params.priority
             async for output in self.engine.generate(prompt, asked, request, priority=priority):
                 final = output
         except VLLMClientError as error:
@@ -215,7 +244,8 @@ class VLLMPolicy:
                 "raise actor.engine_timeout_s if responses take longer"
             ) from None
 
-    def _params(self, params: SampleParams, budget: int) -> Any:
+    def _params(self, params: SampleParams, budget: int, **more: Any) -> Any:
+        """Returns vLLM's parameters of a request, with `more` of them."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -236,6 +266,7 @@ class VLLMPolicy:
             detokenize=bool(params.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=constraint,
+            **more,
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:

@@ -34,7 +34,10 @@ class TextEnv(Environment, Protocol):
 
     - `snapshot() -> bytes`, `restore(bytes)`: save and restore the whole state of the attempt;
     - `feedback() -> str`: a closing remark on the finished attempt;
-    - `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
+    - `demonstration() -> list[str]`: actions that succeed from where `reset` left off;
+    - `right_answers() -> list[str]`: after `reset`, the responses that succeed, in every spelling
+      that matters, if the first response decides the attempt; otherwise []. Evaluations then
+      measure their exact probability (`eval.exact`).
 
     Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of an
     environment error that is counted but does not end the attempt; `rewards`, a dict of named parts

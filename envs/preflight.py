@@ -16,6 +16,7 @@ from r3l.rollout.env_calls import guarded, read_step
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
+from r3l.run.answer_probability import listed_answers
 from r3l.run.settings.environment import EnvConfig
 
 NONSENSE = "try"
@@ -26,7 +27,7 @@ NONSENSE = "try"
 class FirstStep:
     """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
     `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
-    an agent, without the step.
+    an agent, without the step. `answers`: how many right answers the environment lists.
 
     `replayable`: whether the steps of a stored attempt can be played again. `most_steps`: the most
     that an attempt has; 0 for an agent, which alone knows it."""
@@ -34,6 +35,7 @@ class FirstStep:
     prompt: int
     budget: int
     reflection_prompt: int
+    answers: int = 0
     replayable: bool = True
     most_steps: int = 0
 
@@ -64,6 +66,7 @@ async def _try(
             attempt = await start(task, chat, env)
             again = await start(task, chat, env)
             _check_same(task, env, attempt.observations[0], again.observations[0])
+            call, answers = "right_answers", await listed_answers(env)
             call = f"step({NONSENSE!r})"
             reaction, *_ = read_step(name, await guarded(lambda: env.step(NONSENSE)))
         finally:
@@ -79,6 +82,7 @@ async def _try(
         prompt,
         env.spec.max_response_tokens,
         len(chat.open(*asked)) + len(chat.prompt_ids),
+        answers=len(answers),
         replayable=env.spec.deterministic != "no",
         most_steps=env.spec.max_steps,
     )

@@ -52,5 +52,9 @@ class Questions:
         """Makes a warm-up possible."""
         return [self.answer]
 
+    def right_answers(self):
+        """Lets an evaluation measure the exact probability of the right answer."""
+        return [self.answer, self.answer.lower(), self.answer.capitalize()] * (self.tries == 1)
+
     def close(self):
         """Nothing is held open."""

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Coroutine, Set
-from contextlib import closing
+from collections.abc import Callable, Coroutine, Set
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,25 @@ import click
 from click.core import ParameterSource
 from msgspec import to_builtins
 
+from envs.agents.agent_runner import AgentRunner
 from launch.cli import as_overrides, as_typed
+from launch.evaluation.panel import (
+    USUAL_TASKS,
+    Panel,
+    agreement,
+    panel_of,
+    read_panel,
+    shipped_digests,
+    write_panel,
+)
 from launch.evaluation.play import keys_of, own_engine, play_all
-from launch.evaluation.printing import comparison_table, conversations, table
+from launch.evaluation.printing import comparison_table, conversations, panel_line, table
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.evaluation_folder import (
     EvaluationFolder,
     Settings,
+    further_parts,
+    part_folder,
     read_attempts,
     read_other,
     read_settings,
@@ -31,14 +44,18 @@ from learner.evaluation.metrics import Report, by_task, compare, report
 from r3l.errors import EngineDead, UserError
 from r3l.models.model_folder import read_checksums
 from r3l.records import Task
+from r3l.rollout.env_interface import Environment
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
+from r3l.run.evaluation_keys import number_text
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import OneLine, echo
 
 PROGRESS_S = 5.0
 READING = {"read", "pass_at", "show", "against", "as_json"}
 """The options that can be given with --read."""
+Results = dict[float | None, tuple[Report, list[Conversation]]]
+"""Report and attempts of each part, keyed by temperature; None: the first part."""
 AGAIN = "run the same command again to continue"
 
 
@@ -61,7 +78,7 @@ AGAIN = "run the same command again to continue"
     "--tasks",
     "count",
     type=click.IntRange(1, 100_000),
-    default=200,
+    default=USUAL_TASKS,
     show_default=True,
     help="tasks to play",
 )
@@ -70,6 +87,12 @@ AGAIN = "run the same command again to continue"
 )
 @click.option(
     "--pass-at", default="", help="values of k for pass@k, such as 4,8; at most --attempts"
+)
+@click.option(
+    "--temperature",
+    "temperatures",
+    help="sampling temperatures, such as 1,0: the tasks are played at each; default: the run's, "
+    "or 0.4",
 )
 @click.option("--seed", type=int, help="sampling seed; default: the run's, or 0")
 @click.option(
@@ -89,14 +112,28 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--against", type=Path, help="folder of another evaluation of the same tasks: compare by task"
 )
+@click.option(
+    "--panel",
+    "panel_file",
+    type=Path,
+    metavar="FILE",
+    help="file of a panel: checks that the tasks are those of the file; a new file is written",
+)
+@click.option(
+    "--any-panel",
+    is_flag=True,
+    help="go on although the tasks differ from --panel or the shipped panel; the result is marked "
+    "as not comparable",
+)
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
     """Play tasks and print success, reward, steps, tokens and pass@k with 95 % intervals.
 
     For example `r3l-eval --run first`. Results are stored in a folder. The same command continues
-    an interrupted evaluation. KEY=VALUE arguments are settings. eval.temperature=0 makes an
-    evaluation repeatable.
+    an interrupted evaluation. KEY=VALUE arguments are settings. --temperature 0 makes an
+    evaluation repeatable. eval.exact=true adds the exact probability of the right answers, in
+    environments that list them.
     """
     try:
         if options["as_json"] and options["show"]:
@@ -120,32 +157,73 @@ def _evaluate(options: dict[str, Any]) -> None:
     """Plays the missing attempts, then writes and prints the report."""
     from envs.registry import tasks_of_all
 
-    config = _configured(options)
+    config, file = _configured(options), options["panel_file"]
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
     tasks = tasks_of_all(config.env, options["split"], options["count"])
+    known = read_panel(file) if file is not None and file.exists() else None
     saved = read_checksums(Path(config.model))
     step = f"step {saved.step}" if saved else ""
     if step and not options["as_json"]:
         echo(f"{config.model}: weights of {step}", err=True)
-    settings = settings_of(
-        config,
-        model=config.model,
-        weights=" ".join(filter(None, (step, _files_checksum(Path(config.model))))),
-        split=options["split"],
-    )
-    others = _others(options, {task.task_id for task in tasks}, settings)
-    keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
-    with closing(EvaluationFolder(place, settings)) as folder:
-        if folder.missing(keys):
-            # The engine's libraries report leaks when this process exits: below the results.
-            atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)
-            asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
-    played = [folder.done[key] for key in keys]
-    result = report(played, ks)
-    folder.finish(result)
-    _print(options, result, played, others)
+    weights = " ".join(filter(None, (step, _files_checksum(Path(config.model)))))
+    sitting = Sitting(config, tasks, keys_of(tasks, attempts), weights, known)
+    asyncio.run(_unless_interrupted(_sit(sitting, options)))
+    results = {}
+    for temperature, folder in sitting.parts.items():
+        played = [folder.done[key] for key in sitting.keys]
+        results[temperature] = report(played, ks), played
+        folder.finish(results[temperature][0])
+    _print(options, results, sitting.settings, sitting.others)
     if not options["as_json"]:
-        echo(f"attempts and report: {place}")
+        echo(f"attempts and report: {sitting.place}")
+
+
+@dataclass
+class Sitting:
+    """One call of the command: what it plays, `known` (the panel of --panel, if its file exists)
+    and what `_sit` adds."""
+
+    config: RunConfig
+    tasks: list[Task]
+    keys: list[tuple[str, int]]
+    weights: str
+    known: Panel | None
+    settings: Settings = field(default_factory=dict)
+    place: Path = Path()
+    parts: dict[float | None, EvaluationFolder] = field(default_factory=dict)
+    others: list[Conversation] = field(default_factory=list)
+
+
+async def _sit(sitting: Sitting, options: dict[str, Any]) -> None:
+    """Opens all tasks, checks their panel, and plays what is missing."""
+    from envs.isolation.pool import environments_of_all
+
+    config, split, file = sitting.config, options["split"], options["panel_file"]
+    async with environments_of_all(config.env, options["at_once"]) as made:
+        panel = await panel_of(
+            *(config.env, split, sitting.tasks, made),
+            at_once=options["at_once"],
+            with_answers=config.eval.exact,
+        )
+        why = agreement(panel, file, sitting.known, any_panel=options["any_panel"])
+        kept = {"panel": panel.facts} | ({"not_comparable": why} if why else {})
+        known = {"model": config.model, "weights": sitting.weights, "split": split}
+        temperatures = (None, *config.eval.further_temperatures)
+        settings = {t: settings_of(config, **known, temperature=t) | kept for t in temperatures}
+        sitting.settings = settings[None]
+        sitting.others = _others(options, {task.task_id for task in sitting.tasks}, settings[None])
+        sitting.place = options["out"] or _default_folder(config, settings[None])
+        with ExitStack() as stack:
+            for temperature in temperatures:
+                place = part_folder(sitting.place, temperature)
+                folder = EvaluationFolder(place, settings[temperature])
+                sitting.parts[temperature] = stack.enter_context(closing(folder))
+            if file is not None and sitting.known is None:
+                write_panel(file, panel)
+            if any(folder.missing(sitting.keys) for folder in sitting.parts.values()):
+                # The engine's libraries report leaks when this process exits: below the results.
+                atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)
+                await _play(sitting, made, options)
 
 
 def _read(options: dict[str, Any]) -> None:
@@ -159,7 +237,11 @@ def _read(options: dict[str, Any]) -> None:
     attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)
     ks = _ks(options["pass_at"], min(map(len, tasks.values()), default=1), "the attempts per task")
-    _print(options, report(attempts, ks), attempts, _others(options, tasks.keys(), settings))
+    results: Results = {None: (report(attempts, ks), attempts)}
+    for temperature, folder in further_parts(place).items():
+        more = read_attempts(folder, "--read")
+        results[temperature] = report(more, ks), more
+    _print(options, results, settings, _others(options, tasks.keys(), settings))
 
 
 def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> list[Conversation]:
@@ -168,17 +250,26 @@ def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> lis
 
 
 def _print(
-    options: dict[str, Any],
-    result: Report,
-    attempts: list[Conversation],
-    others: list[Conversation],
+    options: dict[str, Any], results: Results, settings: Settings, others: list[Conversation]
 ) -> None:
+    first, attempts = results[None]
+    further = {number_text(t): each for t, (each, _) in results.items() if t is not None}
     compared = compare(attempts, others) if others else {}
     if options["as_json"]:
-        against = {"against": to_builtins(compared)} if compared else {}
-        echo(json.dumps(to_builtins(result) | against))
+        values = to_builtins(first)
+        for name in ("panel", "not_comparable"):
+            if name in settings:
+                values[name] = settings[name]
+        if further:
+            values["temperatures"] = to_builtins(further)
+        if compared:
+            values["against"] = to_builtins(compared)
+        echo(json.dumps(values))
         return
-    echo(table(result))
+    main = settings.get("temperature")
+    echo(table(first, further, number_text(main) if isinstance(main, int | float) else "first"))
+    if line := panel_line(settings, shipped_digests()):
+        echo(line)
     if compared:
         echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
     if options["show"]:
@@ -200,7 +291,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     settings_file = None if trained is None else RunFolder(trained).started().own_config
     config = configuration.load(
         settings_file,
-        [*as_overrides(named), *alone, *options["overrides"]],
+        [*as_overrides(named), *alone, *_temperatures(options), *options["overrides"]],
         demo=None if trained else DEMO,
     )
     model = model_folder(config.model)
@@ -222,27 +313,28 @@ def _model_of(run: Path) -> str:
 
 
 async def _play(
-    tasks: list[Task],
-    attempts: int,
-    folder: EvaluationFolder,
-    config: RunConfig,
-    options: dict[str, Any],
+    sitting: Sitting, made: Callable[[Task], Environment | AgentRunner], options: dict[str, Any]
 ) -> None:
     from actors.agents.agent_attempt import agents_served
-    from envs.isolation.pool import environments_of_all
 
-    at_once, progress, log = options["at_once"], None, folder.folder / "engine.log"
+    config, parts, keys = sitting.config, sitting.parts, sitting.keys
+    progress, log = None, sitting.place / "engine.log"
     if not options["as_json"]:
         echo(f"starting an engine for {config.model} (log: {log})", err=True)
     async with (
-        environments_of_all(config.env, at_once) as made,
         own_engine(config, log) as policy,
         agents_served(made, config, policy) as make_env,
     ):
         if not options["as_json"]:
-            progress = asyncio.create_task(_say_progress(folder, len(tasks) * attempts))
+            folders = list(parts.values())
+            progress = asyncio.create_task(_say_progress(folders, len(keys) * len(folders)))
         try:
-            await play_all(tasks, attempts, folder, policy, make_env, config, at_once=at_once)
+            for temperature, folder in parts.items():
+                await play_all(
+                    *(sitting.tasks, options["attempts"], folder, policy, make_env, config),
+                    at_once=options["at_once"],
+                    temperature=temperature,
+                )
         finally:
             if progress is not None:
                 progress.cancel()
@@ -259,11 +351,12 @@ async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def _say_progress(folder: EvaluationFolder, total: int) -> None:
+async def _say_progress(folders: list[EvaluationFolder], total: int) -> None:
     """Prints every few seconds how many attempts are done."""
     while True:
         await asyncio.sleep(PROGRESS_S)
-        echo(progress_line(list(folder.done.values()), total), err=True)
+        done = [attempt for folder in folders for attempt in folder.done.values()]
+        echo(progress_line(done, total), err=True)
 
 
 def progress_line(done: list[Conversation], total: int) -> str:
@@ -280,6 +373,21 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
             f"--pass-at {text}: must be numbers from 1 to {most} ({limit}), separated by commas"
         )
     return [int(part) for part in parts]
+
+
+def _temperatures(options: dict[str, Any]) -> list[str]:
+    """Returns --temperature as a setting."""
+    if (text := options["temperatures"]) is None:
+        return []
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or len({*numbers}) < len(numbers) or not all(0 <= n <= 2 for n in numbers):
+        raise UserError(
+            f"--temperature {text}: must be numbers from 0 to 2, each once, separated by commas"
+        )
+    return [f"eval.temperatures={json.dumps(numbers)}"]
 
 
 def _files_checksum(model: Path) -> str:

@@ -187,6 +187,14 @@ class Matching:
         needs = self.state.needs[self.state.place :]
         return [self._thinking(f"{self.words.verb} {need}") for need in needs]
 
+    def right_answers(self) -> list[str]:
+        """Returns the right answer in its usual spellings, if the row has one thing and an attempt
+        one step. With words of thought before the answer, returns [], as any words would do."""
+        if self.length > 1 or self.spec.max_steps > 1 or self.dials.words:
+            return []
+        right = f"{self.words.verb} {self.state.needs[0]}"
+        return [text + end for text in (right, right.capitalize()) for end in ("", ".")]
+
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns a demonstrator's next action (envs.base.Demonstrating).
 

@@ -27,7 +27,7 @@ from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
 from r3l.text import plain_value
 
-OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
+OPTIONAL = ("snapshot", "restore", "feedback", "demonstration", "right_answers")
 """Methods that a text environment may have."""
 
 

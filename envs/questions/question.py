@@ -99,6 +99,11 @@ class Question(ABC):
     def solution(self) -> str:
         """Returns a response that answers the current question."""
 
+    def right_answers(self) -> list[str]:
+        """Returns all responses that are nothing but a right answer, if the first answer decides
+        the attempt and there are few of them. By default there are not."""
+        return []
+
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Poses the question of a task. The task's option `attempts` overrides `Pace.attempts`."""
         given = options or {}

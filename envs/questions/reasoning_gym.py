@@ -92,6 +92,14 @@ class Reasoning(Question):
         """Returns the reference answer, which some families lack."""
         return f"<answer>{self.question.entry['answer']}</answer>"
 
+    def right_answers(self) -> list[str]:
+        """Returns the reference answer in its tags, without any reasoning before it."""
+        gold = self.question.entry.get("answer")
+        decides = self.pace.step == "attempt" and self.allowed == 1
+        if gold is None or not decides:
+            return []
+        return [f"<answer>{space}{gold}{space}</answer>" for space in ("", " ")]
+
     def demonstration(self) -> list[str]:
         """Returns the solution in steps, or [] if there is no reference answer."""
         return super().demonstration() if self.question.entry.get("answer") is not None else []

@@ -13,6 +13,7 @@ from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.reflection import SHORTEST
+from r3l.run.answer_probability import without_answers
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
 
@@ -23,10 +24,12 @@ def first_tasks(config: RunConfig) -> list[Task]:
     """Returns each environment's first training task and, if the run evaluates, its first
     evaluation task."""
     env, each = config.env, len(config.env.names)
-    return [
-        *tasks_of_all(env, "train", min(each, env.train_tasks), config.seed),
-        *tasks_of_all(env, "eval", min(each, config.eval.tasks)),
-    ]
+    trained = tasks_of_all(env, "train", min(each, env.train_tasks), config.seed)
+    return [*trained, *_first_evaluated(config)]
+
+
+def _first_evaluated(config: RunConfig) -> list[Task]:
+    return tasks_of_all(config.env, "eval", min(len(config.env.names), config.eval.tasks))
 
 
 def try_first_steps(
@@ -46,13 +49,17 @@ def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
     """Refuses overlong first prompts, and limits that leave no room for a reflection. Refuses an
-    algorithm that starts inside stored attempts in environments where nothing can."""
+    algorithm that starts inside stored attempts in environments where nothing can, and `eval.exact`
+    in an environment that lists no answers."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     if asks_for_reflections(config.algorithm):
         check_reflections(config.actor, chat, [*steps.values()])
     if isinstance(config.algorithm, StartsInside):
         check_starts(config.algorithm.name, tasks, steps)
+    for task in _first_evaluated(config) if config.eval.exact else ():
+        if not steps[task.task_id].answers:
+            raise without_answers(task)
 
 
 def asks_for_reflections(algorithm: Algorithm) -> bool:

@@ -10,7 +10,6 @@ environment or the engine has no reward. The next run of the command plays it ag
 import asyncio
 import os
 import re
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -25,23 +24,29 @@ from r3l.rollout.env_interface import Playable
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
-from r3l.rollout.policy_interface import Policy
+from r3l.rollout.policy_interface import ScoringPolicy
+from r3l.run.answer_probability import with_exact
 from r3l.run.config import RunConfig
+from r3l.run.evaluation_keys import attempt_seed
 
 
 async def play_all(
     tasks: Sequence[Task],
     attempts: int,
     folder: EvaluationFolder,
-    policy: Policy,
+    policy: ScoringPolicy,
     make_env: Callable[[Task], Playable],
     config: RunConfig,
     *,
     at_once: int,
+    temperature: float | None = None,
 ) -> None:
     """Plays every attempt that has no result yet. Raises EngineDead if the engine dies, but keeps
-    the results of the attempts that have ended."""
-    config = config.for_evaluation()
+    the results of the attempts that have ended. `temperature`: None for the evaluation's first
+    part, in which each task's first attempt gets the exact probability of the right answers if
+    `eval.exact` is set."""
+    config = config.for_evaluation(temperature)
+    exact = config.eval.exact and temperature is None
     room = asyncio.Semaphore(at_once)
     failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts
 
@@ -53,10 +58,13 @@ async def play_all(
                 partial(make_env, task),
                 GroupPlan(1),
                 config.actor.decoding(),
-                seed=zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode()),
+                seed=attempt_seed(config.seed, task.task_id, attempt),
                 on_failure=failures,
             )
             (slot,) = await explore_group(partial(Algorithm.explore, config.algorithm), x)
+            if exact and attempt == 0:
+                budget = config.actor.max_response_tokens
+                slot = await with_exact(slot, task, policy, partial(make_env, task), budget)
         folder.add(conversation(task, attempt, slot, several=bool(config.env.others)))
 
     by_id = {task.task_id: task for task in tasks}
@@ -73,7 +81,7 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
+async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[ScoringPolicy]:
     """Runs an engine for `config.model`. The engine prints to the file `log`. Raises EngineDead if
     the engine does not start."""
     try:

@@ -1,6 +1,7 @@
 """Formats what `r3l-eval` prints: the report, a comparison, conversations."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.metrics import INTERVAL, Comparison, Estimate, Metrics, Report
@@ -9,22 +10,42 @@ from r3l.run.process.command_line import columns
 INDENT = "    "
 
 
-def table(report: Report) -> str:
-    """Returns one line of metrics for all tasks, and one for each family of tasks."""
+def table(report: Report, further: Mapping[str, Report] = {}, first: str = "") -> str:
+    """Returns one line of metrics for all tasks, and one for each family of tasks. `further`: more
+    reports, by temperature; `first`: the temperature of `report`."""
     names = list(report.all.estimates)
     rows = [["", "tasks", "failed", "faults", *names, "length", "cut off"]]
-    for family, metrics in {"all": report.all, **report.families}.items():
-        rows.append(
-            [
-                family,
-                str(metrics.tasks),
-                str(sum(metrics.failed.values())),
-                str(sum(metrics.faults.values())),
-                *[_estimate(metrics.estimates[name]) for name in names],
-                *_lengths(metrics),
-            ]
-        )
+    parts = {first: report, **further}
+    for temperature, part in parts.items():
+        for family, metrics in {"all": part.all, **part.families}.items():
+            if further:
+                family = f"temperature {temperature}: {family}"
+            rows.append(
+                [
+                    family,
+                    str(metrics.tasks),
+                    str(sum(metrics.failed.values())),
+                    str(sum(metrics.faults.values())),
+                    *[_estimate(metrics.estimates.get(name, Estimate())) for name in names],
+                    *_lengths(metrics),
+                ]
+            )
     return "\n".join([*columns(rows), f"[low, high]: {INTERVAL}"])
+
+
+def panel_line(settings: Mapping[str, Any], shipped: Mapping[str, Any]) -> str:
+    """Returns a line on the tasks that were played. `settings`: of the evaluation. `shipped`: the
+    digests of the shipped panels, by environment. Returns "" if the panel is not known."""
+    panel = settings.get("panel")
+    if not isinstance(panel, dict):
+        return ""
+    digest = panel["digest"] or "unknown, as some tasks could not be opened"
+    known = ", as shipped" if digest == shipped.get(panel["env"]) else ""
+    line = (
+        f"panel: {panel['env']}, {panel['split']}, {panel['tasks']} tasks, digest {digest}{known}"
+    )
+    why = settings.get("not_comparable")
+    return f"{line}\nnot comparable: {why}" if why else line
 
 
 def comparison_table(compared: Mapping[str, Comparison]) -> str:

@@ -3,6 +3,7 @@
 settings.json    what the results depend on
 results.jsonl    one attempt a line (learner.evaluation.conversation)
 report.json      the metrics (learner.evaluation.metrics)
+temperature-T    a folder like this one: the same tasks at a further temperature T
 """
 
 from collections.abc import Iterable, Set
@@ -17,14 +18,25 @@ from learner.evaluation.metrics import Report
 from r3l.errors import UserError
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.run.config import RunConfig
+from r3l.run.evaluation_keys import number_text
 from r3l.run.files import json_lines
 
 SETTINGS, RESULTS, REPORT = "settings.json", "results.jsonl", "report.json"
+PART = "temperature-"
+"""Prefix of the folders of further parts."""
 Settings = dict[str, Any]
 
 
-def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns the settings that the results depend on. `weights`: an identifier of the weights."""
+def settings_of(
+    config: RunConfig,
+    *,
+    model: str,
+    weights: str,
+    split: str,
+    temperature: float | None = None,
+) -> Settings:
+    """Returns the settings that the results depend on. `weights`: an identifier of the weights.
+    `temperature`: None for an evaluation's first part, which alone has exact probabilities."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -33,8 +45,9 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
         "env": values["env"],
         "split": split,
         "seed": config.seed,
-        "temperature": config.eval.temperature,
+        "temperature": config.eval.main_temperature if temperature is None else temperature,
         "actor": {name: values["actor"][name] for name in actor},
+        **({"exact": True} if config.eval.exact and temperature is None else {}),
     }
 
 
@@ -110,12 +123,33 @@ def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conver
             f"--against {folder}: has {len(there)} tasks, this evaluation has {len(tasks)}, and "
             f"they share {len(there & tasks)}; give both evaluations the same --tasks"
         )
+    one, other = (_digest(each) for each in (settings, read_settings(folder)))
+    if one and other and one != other:
+        raise UserError(
+            f"--against {folder}: its tasks have the same names but the panel {other}, this "
+            f"evaluation has {one}, so the environment has changed; evaluate both anew"
+        )
     return attempts
 
 
 def read_settings(folder: Path) -> Settings:
     """Reads the settings of an evaluation, {} if the file is missing. Raises UserError."""
     return read_json(folder / SETTINGS, "choose another folder", dict[str, Any]) or {}
+
+
+def further_parts(folder: Path) -> dict[float, Path]:
+    """Returns the folders of an evaluation's further parts, keyed by temperature."""
+    found = {}
+    for path in sorted(folder.glob(f"{PART}*")):
+        with suppress(ValueError):
+            found[float(path.name.removeprefix(PART))] = path
+    return found
+
+
+def part_folder(folder: Path, temperature: float | None) -> Path:
+    """Returns the folder of an evaluation's part. `temperature`: None for the first part, which is
+    in `folder` itself."""
+    return folder if temperature is None else folder / f"{PART}{number_text(temperature)}"
 
 
 def _read(folder: Path) -> list[Conversation]:
@@ -131,6 +165,12 @@ def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
                 f"--out {folder}: holds an evaluation with {name} {known.get(name)!r}, but this "
                 f"one has {settings.get(name)!r}; choose another folder"
             )
+
+
+def _digest(settings: Settings) -> str:
+    """Returns the digest of an evaluation's panel; "" if it is unknown."""
+    panel = settings.get("panel")
+    return str(panel.get("digest", "")) if isinstance(panel, dict) else ""
 
 
 def _environment(settings: Settings) -> tuple[object, ...]:

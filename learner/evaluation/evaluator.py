@@ -9,14 +9,14 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from buffer import BufferClient, BufferStats
 from learner.evaluation.conversation import Conversation, conversation
-from learner.evaluation.evaluation_folder import settings_of, write_evaluation
+from learner.evaluation.evaluation_folder import part_folder, settings_of, write_evaluation
 from learner.evaluation.metrics import Report, report, scalars
 from r3l.codec import RECORD_LIMIT, encode
 from r3l.errors import UserError
@@ -24,6 +24,7 @@ from r3l.files.whole_file import replace_folder
 from r3l.notices import notice, notice_again
 from r3l.records import Task
 from r3l.run.config import RunConfig
+from r3l.run.evaluation_keys import EvalTag
 from r3l.run.files import run_folder
 from r3l.run.files.progress_lines import EvalLine
 from r3l.run.files.run_folder import BEST, RunFolder
@@ -41,17 +42,27 @@ EVALUATIONS = "evaluations"
 
 
 @dataclass(frozen=True)
+class Part:
+    """All attempts at one temperature, and a report on them."""
+
+    attempts: Sequence[Conversation]
+    report: Report
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of policy `version`: all attempts, and a report on them."""
+    """One evaluation of policy `version`: its first part, and `further` parts by temperature."""
 
     version: int
     attempts: Sequence[Conversation]
     report: Report
+    further: Mapping[float, Part] = field(default_factory=dict)
 
     @cached_property
     def line(self) -> EvalLine:
-        """The report as a line of the progress file."""
-        return EvalLine(self.version, scalars(self.report))
+        """The reports as a line of the progress file."""
+        further = {temperature: part.report for temperature, part in self.further.items()}
+        return EvalLine(self.version, scalars(self.report, further))
 
 
 class Evaluator:
@@ -63,8 +74,10 @@ class Evaluator:
 
     def start(self, version: int) -> None:
         """Requests an evaluation of `version`. Actors with newer weights may play the tasks too."""
-        if self.tasks:
-            tag = f"eval@{version}"
+        if not self.tasks:
+            return
+        for temperature in (None, *self.config.eval.further_temperatures):
+            tag = str(EvalTag(version, temperature))
             for message in in_messages(self.tasks):
                 self.client.add_tasks(message, purpose="eval", tag=tag, min_version=version)
             self.pending[tag] = version
@@ -73,28 +86,41 @@ class Evaluator:
         """Takes over an earlier learner's unreported evaluations of policies 0 to `version`. If
         `version` is above 0, drops an unfinished evaluation of policy 0."""
         progress = self.client.stats().eval_progress if self.tasks else {}
-        for tag, (done, total) in progress.items():
-            name, _, number = tag.partition("@")
-            unreported = name == "eval" and number.isdigit() and int(number) not in reported
-            if not unreported or int(number) > version:
-                continue
-            # Actors would play its remaining tasks with newer weights.
-            if int(number) == 0 < version and done < total:
-                notice(
-                    f"evaluation at step 0: dropped at {done}/{total} tasks; the run was stopped "
-                    f"and continues at step {version}"
-                )
-                shutil.rmtree(candidate_folder(run, 0), ignore_errors=True)
-                continue
-            self.pending[tag] = int(number)
+        known = {tag: part for tag in progress if (part := EvalTag.parse(tag))}
+        first = {tag: progress[tag] for tag, part in known.items() if part.version == 0}
+        done = sum(finished for finished, _ in first.values())
+        total = sum(tasks for _, tasks in first.values())
+        for tag, part in known.items():
+            if part.version not in reported and part.version <= version:
+                self.pending[tag] = part.version
+        # Actors would play its remaining tasks with newer weights.
+        if 0 in self.pending.values() and version > 0 and done < total:
+            notice(
+                f"evaluation at step 0: dropped at {done}/{total} tasks; the run was stopped "
+                f"and continues at step {version}"
+            )
+            shutil.rmtree(candidate_folder(run, 0), ignore_errors=True)
+            self.pending = {tag: of for tag, of in self.pending.items() if of > 0}
 
     def collect(self) -> list[Evaluation]:
-        """Returns the evaluations that have ended since the last call."""
+        """Returns the evaluations of which all parts have ended since the last call."""
         if not self.pending:
             return []
         progress = self.client.stats().eval_progress
-        ended = [tag for tag in self.pending if progress[tag][0] >= progress[tag][1]]
-        return [self._read(tag, self.pending.pop(tag)) for tag in ended]
+        ended = {
+            version: tags
+            for version, tags in self._parts().items()
+            if all(progress[tag][0] >= progress[tag][1] for tag in tags)
+        }
+        self.pending = {tag: of for tag, of in self.pending.items() if of not in ended}
+        return [self._read(version, tags) for version, tags in ended.items()]
+
+    def _parts(self) -> dict[int, list[str]]:
+        """Returns the tags of each pending evaluation, by version."""
+        parts: dict[int, list[str]] = {}
+        for tag, version in self.pending.items():
+            parts.setdefault(version, []).append(tag)
+        return parts
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
         """Waits until no evaluation is pending, or until `stopped()` is true. Returns the
@@ -105,14 +131,22 @@ class Evaluator:
             stats = self.client.stats()
             if time.monotonic() - noticed > SAY_S:
                 noticed = time.monotonic()
-                for tag, version in self.pending.items():
-                    done, total = stats.eval_progress[tag]
+                for version, tags in self._parts().items():
+                    parts = [stats.eval_progress[tag] for tag in tags]
+                    done, total = (sum(numbers) for numbers in zip(*parts, strict=True))
                     show_wait(f"evaluation at step {version}: {done}/{total}", stats)
             waiting()
             time.sleep(POLL_S)
         return ended
 
-    def _read(self, tag: str, version: int) -> Evaluation:
+    def _read(self, version: int, tags: Sequence[str]) -> Evaluation:
+        named = [part for tag in tags if (part := EvalTag.parse(tag))]
+        parts = {part.temperature: self._part(str(part), version) for part in named}
+        first = parts.pop(None)
+        further = {at: part for at, part in parts.items() if at is not None}
+        return Evaluation(version, first.attempts, first.report, further)
+
+    def _part(self, tag: str, version: int) -> Part:
         groups = self.client.query(purpose="eval", tag=tag, limit=len(self.tasks))
         if gone := len(self.tasks) - len(groups):
             log.error(
@@ -126,16 +160,22 @@ class Evaluator:
             for group in groups
             for result in group.results
         ]
-        return Evaluation(version, attempts, report(attempts))
+        return Part(attempts, report(attempts))
 
 
 def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> None:
     """Writes an evaluation into the run's folder, where `r3l-eval --read` finds it."""
     folder = run / EVALUATIONS / f"step-{evaluation.version:06d}"
     weights = f"step {evaluation.version}"
-    settings = settings_of(config, model=str(run), weights=weights, split="eval")
+    first, further = Part(evaluation.attempts, evaluation.report), evaluation.further
     try:
-        write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
+        for temperature in (*further, None):  # the first part is written last
+            part = first if temperature is None else further[temperature]
+            settings = settings_of(
+                config, model=str(run), weights=weights, split="eval", temperature=temperature
+            )
+            place = part_folder(folder, temperature)
+            write_evaluation(place, settings, part.attempts, part.report)
     except OSError as error:
         notice_again(EVALUATIONS, f"{folder} could not be written ({error}); training continues")
 

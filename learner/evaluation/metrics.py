@@ -9,7 +9,7 @@ attempts ─► grouped by task ─► one value per task ─► mean over tasks
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ import numpy as np
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.lengths import lengths_of
 from r3l.records import Record
+from r3l.run.answer_probability import EXACT
+from r3l.run.evaluation_keys import number_text
 
 INTERVAL = (
     "95 %; success and pass@k: Wilson over tasks; the others: percentile bootstrap over tasks"
@@ -117,6 +119,12 @@ def _reward(attempts: Attempts) -> float:
     return sum(attempt.earned for attempt in attempts) / len(attempts)
 
 
+def _exact(attempts: Attempts) -> float | None:
+    """Returns the exact probability of a task's right answers; None if it was not measured."""
+    measured = [attempt.scores[EXACT] for attempt in attempts if EXACT in attempt.scores]
+    return measured[0] if measured else None
+
+
 def _played(value: Callable[[Conversation], float], attempts: Attempts) -> float | None:
     """Averages `value` over the attempts that did not fail; None if all failed."""
     values = [value(attempt) for attempt in attempts if not attempt.cause]
@@ -141,8 +149,14 @@ METRICS = (
         bootstrap,
     ),
 )
-COMPARED = (SUCCESS_RATE, REWARD)
-"""The metrics that `compare` uses. Every task has a value of each, and a larger value is better."""
+ANSWER_PROBABILITY = EvalMetric(
+    *(EXACT, "share", "probability of the listed right answers at temperature 1, mean over tasks"),
+    _exact,
+    bootstrap,
+)
+"""Reported only if it was measured."""
+COMPARED = (SUCCESS_RATE, REWARD, ANSWER_PROBABILITY)
+"""The metrics that `compare` uses. A larger value is better."""
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
@@ -153,15 +167,15 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
-    """Compares two evaluations of the same tasks in each metric of COMPARED. Differences are
-    `attempts` minus `others`."""
+    """Compares two evaluations of the same tasks in each metric of COMPARED that both have.
+    Differences are `attempts` minus `others`, of the tasks for which both have a value."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:
-        differences = [
-            (metric.of_task(each) or 0.0) - (metric.of_task(there[task]) or 0.0)
-            for task, each in here.items()
-        ]
+        pairs = [(metric.of_task(each), metric.of_task(there[task])) for task, each in here.items()]
+        differences = [a - b for a, b in pairs if a is not None and b is not None]
+        if not differences:
+            continue
         comparisons[metric.name] = Comparison(
             better=sum(value > 0 for value in differences),
             worse=sum(value < 0 for value in differences),
@@ -179,8 +193,17 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
     return tasks
 
 
-def scalars(report: Report) -> dict[str, float]:
-    """Returns a report's numbers. The keys are the tags without `eval/` (learner.metrics.tags)."""
+def scalars(report: Report, further: Mapping[float, Report] = {}) -> dict[str, float]:
+    """Returns a report's numbers. The keys are the tags without `eval/` (learner.metrics.tags).
+    `further`: reports on the same tasks, by temperature."""
+    numbers = _numbers(report)
+    for temperature, other in further.items():
+        part = f"temperature_{number_text(temperature)}"
+        numbers |= {f"{part}/{name}": value for name, value in _numbers(other).items()}
+    return numbers
+
+
+def _numbers(report: Report) -> dict[str, float]:
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():
@@ -202,6 +225,8 @@ def _metrics(attempts: Attempts, ks: Sequence[int]) -> Metrics:
         EvalMetric(f"pass@{k}", "share", "", partial(_pass_at, k), wilson)
         for k in sorted({*ks} - {1})
     ]
+    if any(EXACT in attempt.scores for attempt in attempts):
+        more.append(ANSWER_PROBABILITY)
     return Metrics(
         tasks=len(tasks),
         attempts=len(attempts),

@@ -6,6 +6,7 @@ import warnings
 from functools import cache
 from typing import NamedTuple
 
+from learner.evaluation.metrics import ANSWER_PROBABILITY
 from learner.evaluation.metrics import METRICS as EVAL_METRICS
 from r3l.records import GROUP_STATES
 from r3l.run.actor_metrics import described_fields
@@ -166,7 +167,7 @@ ENDS = (("", ""), ("_low", "lower end of its 95 % interval"), ("_high", "upper e
 EVAL = (
     *(
         (metric.name + end, metric.unit, meaning or metric.meaning)
-        for metric in EVAL_METRICS
+        for metric in (*EVAL_METRICS, ANSWER_PROBABILITY)
         for end, meaning in ENDS
     ),
     ("success_of_<family>", "share", "of successes in one of several environments or task kinds"),
@@ -175,6 +176,7 @@ EVAL = (
     ("failed_<cause>", "tasks", "without a trajectory, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
     *LENGTHS,
+    ("temperature_<t>/<metric>", "as above", "any of these at a further temperature"),
 )
 
 SECTIONS = {

@@ -60,7 +60,8 @@ class Environment(Protocol):
     is the sum of its step rewards. A retry's reward includes the steps before the pivot.
 
     Optional methods: `snapshot() -> bytes` and `restore(bytes)`; `feedback() -> str`, a closing
-    remark. Each method may return an awaitable (an environment in another process does).
+    remark; `right_answers() -> list[str]`, the responses that succeed (r3l.run.answer_probability).
+    Each method may return an awaitable (an environment in another process does).
     """
 
     @property

@@ -51,6 +51,14 @@ class Policy(Protocol):
         """Samples one response to `token_ids`. Raises EngineFailed."""
 
 
+class ScoringPolicy(Policy, Protocol):
+    """A policy that also computes how likely given tokens are."""
+
+    async def score(self, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
+        """Returns the log-probabilities (nats) of the tokens from position `start` ≥ 1 on, each
+        after all tokens before it, in the distribution ∝ exp(logits). Raises EngineFailed."""
+
+
 @dataclass(frozen=True)
 class WatchedPolicy:
     """A policy that samples within a context, which sees its errors."""

@@ -17,6 +17,7 @@ from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
 from r3l.errors import UserError
 from r3l.files import user_file
 from r3l.files.checksums import check_text
+from r3l.run.evaluation_keys import number_text
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.buffer import BufferConfig
 from r3l.run.settings.environment import EnvConfig
@@ -53,9 +54,11 @@ class RunConfig(Section):
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
-    def for_evaluation(self) -> Self:
-        """Returns a copy of these settings with the sampling temperature of evaluations."""
-        actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
+    def for_evaluation(self, temperature: float | None = None) -> Self:
+        """Returns a copy of these settings with the sampling temperature of an evaluation. Without
+        `temperature`, takes that of its first part."""
+        chosen = self.eval.main_temperature if temperature is None else temperature
+        actor = self.actor.model_copy(update={"temperature": chosen})
         return self.model_copy(update={"actor": actor})
 
     @model_validator(mode="after")
@@ -91,7 +94,14 @@ def load(
     of_a_run = RunConfig.model_fields.keys() <= above.keys()  # whose file also holds the defaults
     if of_a_run and _has_adapters(given) != _has_adapters(above):
         _drop_default_rate(above)
-    return parse(RunConfig, apply_overrides(overrides, _overlay(below, above)))
+    config = parse(RunConfig, apply_overrides(overrides, _overlay(below, above)))
+    if config.eval.temperatures and any(o.startswith("eval.temperature=") for o in overrides):
+        several = ",".join(map(number_text, config.eval.temperatures))
+        raise UserError(
+            f"override eval.temperature: has no effect beside eval.temperatures=[{several}]; set "
+            "eval.temperatures instead"
+        )
+    return config
 
 
 def apply_overrides(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:

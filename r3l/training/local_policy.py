@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from r3l.errors import UserError
+from r3l.errors import EngineFailed, UserError
 from r3l.models.model_folder import check_model_folder, read_tokenizer
 from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
@@ -126,6 +126,20 @@ class LocalPolicy:
         if self.serving is None:
             self.serving = loop.create_task(self._serve())
         return await done
+
+    async def score(self, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
+        """Returns the log-probabilities (nats) of the tokens from position `start` on, in one
+        forward pass (r3l.rollout.policy_interface.ScoringPolicy). Raises EngineFailed."""
+        if len(token_ids) > self.context_length:
+            raise EngineFailed(
+                f"{len(token_ids)} tokens do not fit the context of {self.context_length}",
+                cause="context_overflow",
+            )
+        ids_1T = torch.tensor([list(token_ids)], device=self.device)
+        with torch.no_grad():
+            logits_TV = self.model(input_ids=ids_1T, use_cache=False).logits[0].float()
+        logprobs_TV = logits_TV[start - 1 : -1].log_softmax(-1)
+        return tuple(logprobs_TV.gather(1, ids_1T[0, start:, None])[:, 0].tolist())
 
     async def _serve(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The actor's loop around stand-ins for engine, buffer and publisher."""
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -415,6 +416,20 @@ def test_an_evaluation_never_calls_the_algorithms_own_exploration() -> None:
     buffer.plan, buffer.purpose = GroupPlan(1), "eval"
     asyncio.run(explored(Raising(), buffer, 3))
     assert told(buffer) == [(0, "")]
+
+
+def test_an_evaluation_draws_by_its_task_and_training_by_the_number_of_its_group() -> None:
+    async def drawn(purpose: Any, tag: str, group: str) -> tuple[Any, float]:
+        task = Task("t", "corridor", 0)
+        async with acting(Engine(), Buffer(groups=0), requests=1) as actor:
+            x = actor._group(Lease(group, task, purpose, tag, GroupPlan(1), (), 60.0)).x
+            return x.seed, x.decoding.temperature
+
+    seed = zlib.crc32(b"0/t/0")  # as r3l-eval has it
+    for tag, temperature in (("eval@0", 0.4), ("eval@7@0", 0.0), ("mine", 0.4)):
+        for group in ("g1", "g9"):
+            assert asyncio.run(drawn("eval", tag, group)) == (seed, temperature)
+    assert asyncio.run(drawn("train", "", "g1")) == (zlib.crc32(b"0/g1"), 1.0)
 
 
 def test_a_group_goes_on_where_another_actor_left_it() -> None:

@@ -154,6 +154,78 @@ def test_an_evaluation_on_disk_is_read_shown_and_compared(tmp_path, played):
     assert len(played) == 3
 
 
+def called(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_the_panel_is_printed_written_and_checked_before_anything_is_played(tmp_path, played):
+    file, usual = tmp_path / "panel.json", ("--env", "keys", "--tasks", 4)
+    first = called(*usual, "--out", tmp_path / "one", "--panel", file)
+    assert first.exit_code == 0 and "panel: keys, eval, 4 tasks, digest " in first.output
+    digest = json.loads(file.read_text())["digest"]
+    again = called(*usual, "--out", tmp_path / "two", "--panel", file, "--json")
+    assert json.loads(again.output)["panel"] == {
+        "env": "keys", "split": "eval", "tasks": 4, "digest": digest,
+    }  # fmt: skip
+    for more, why in (
+        (
+            ("--env", "keys", "--tasks", 3),
+            "has 4 tasks, and this evaluation only 3; give --tasks 4",
+        ),
+        (("--env", "workshop", "--tasks", 4), "is of the environment keys, not workshop"),
+        ((*usual, "--split", "train"), "is of the split eval, not train"),
+        ((*usual, "env.options.locks=2"), "is of the env.options defaults, not"),
+    ):
+        other = (*more, "--out", tmp_path / "new", "--panel", file)
+        refused = called(*other)
+        assert refused.exit_code == 2 and f"--panel {file}: {why}" in refused.output
+        assert len(played) == 2 and not (tmp_path / "new").exists()
+    marked = called(*other, "--any-panel")
+    assert marked.exit_code == 0 and f"not comparable: --panel {file}: is of the" in marked.output
+    shown = called("--read", tmp_path / "new", "--json")
+    assert "env.options" in json.loads(shown.output)["not_comparable"]
+    kept = called("--read", tmp_path / "one")
+    assert f"digest {digest}" in kept.output
+
+
+def test_a_world_that_has_changed_since_is_neither_continued_nor_compared(
+    tmp_path, played, monkeypatch
+):
+    usual = ("--env", "keys", "--tasks", 4)
+    called(*usual, "--out", tmp_path / "one")
+    monkeypatch.setattr(
+        "envs.builtin.keys.Keys._view", lambda self: f"bolt {self.state.place}", raising=False
+    )
+    again = called(*usual, "--out", tmp_path / "one")
+    assert again.exit_code == 2 and "holds an evaluation with panel" in again.output
+    against = called(*usual, "--out", tmp_path / "two", "--against", tmp_path / "one")
+    assert against.exit_code == 2 and "so the environment has changed" in against.output
+    assert len(played) == 1
+
+
+def test_every_temperature_is_played_reported_and_read_again(tmp_path, monkeypatch):
+    @asynccontextmanager
+    async def engine(*_):
+        yield policy
+
+    policy = ScriptedPolicy(lambda prompt: "turn brass")
+    monkeypatch.setattr("launch.eval_cli.own_engine", engine)
+    usual = ("--env", "keys", "--tasks", 3, "--out", tmp_path / "o")
+    first = called(*usual, "--temperature", "1")
+    assert first.exit_code == 0 and "temperature 1" not in first.output
+    alone = len(policy.asked)
+    both = called(*usual, "--temperature", "1,0", "--json")
+    assert {p.temperature for p in policy.asked[:alone]} == {1.0}
+    assert {p.temperature for p in policy.asked[alone:]} == {0.0}, "those of 1 are not played again"
+    found = json.loads(both.output)
+    assert found["all"] == found["temperatures"]["0"]["all"] and found["all"]["tasks"] == 3
+    read = called("--read", tmp_path / "o")
+    for line in ("temperature 1: all", "temperature 0: all", "panel: keys"):
+        assert line in read.output
+    settings = json.loads((tmp_path / "o" / "temperature-0" / "settings.json").read_text())
+    assert settings["temperature"] == 0.0
+
+
 def test_another_evaluation_of_other_tasks_is_refused_before_anything_is_played(tmp_path, played):
     CliRunner().invoke(main, ["--out", str(tmp_path / "one"), "--tasks", "5"])
     called = ["--out", str(tmp_path / "two"), "--tasks", "6", "--against", str(tmp_path / "one")]

@@ -19,6 +19,7 @@ from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l import codec
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.rows import Row
+from r3l.errors import EngineFailed
 from r3l.models.model_path import builtin_policy
 from r3l.records import Group, GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
@@ -187,3 +188,27 @@ def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
         assert np.abs(learned(ids)[mask[1:]] - known).max() < 1e-5
         compared += 1
     assert compared, [(result.role, result.status, result.cause) for g in groups for result in g]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_engine_scores_given_tokens_as_the_learner_computes_them_at_temperature_1(
+    served: Served, temperature: float
+) -> None:
+    """Also beside a request of another temperature, and if the cache knows all of them."""
+
+    async def ask() -> tuple[list[int], tuple[float, ...]]:
+        policy = served.policy
+        other = asyncio.create_task(policy.sample(PROMPT, SampleParams(9, temperature, seed=1)))
+        sample = await policy.sample(PROMPT, SampleParams(9, 1.0, seed=2))
+        ids = [*PROMPT, *sample.token_ids]
+        first, again = await policy.score(ids, len(PROMPT)), await policy.score(ids, len(PROMPT))
+        await other
+        assert first == pytest.approx(again, abs=1e-6) and len(first) == len(sample.token_ids)
+        assert first == pytest.approx(sample.logprobs, abs=1e-4)
+        return ids, first
+
+    ids, scores = served.run(ask())
+    mine = learned(np.array(ids))[len(PROMPT) - 1 :]
+    assert np.abs(mine - np.array(scores)).max() < 1e-5
+    with pytest.raises(EngineFailed, match="do not fit the context"):
+        served.run(served.policy.score([5] * served.policy.context_length, 1))

@@ -39,6 +39,22 @@ def test_a_world_offers_snapshots_and_demonstrations(name):
     assert env.spec.name == name and env.spec.deterministic == "exact"
 
 
+@pytest.mark.parametrize(("name", "one"), [("workshop", {"stations": 1}), ("keys", {"locks": 1})])
+def test_a_world_of_one_step_lists_its_right_answers_and_any_other_world_none(name, one):
+    env = registry.make(name, steps=1, **one)
+    for seed in range(20):
+        env.reset(seed=seed)
+        listed, shown = env.right_answers(), env.demonstration()
+        assert len(listed) == 4 and {answer.lower().rstrip(".") for answer in listed} == {*shown}
+        for answer in listed:
+            env.reset(seed=seed)
+            assert env.step(answer)[1:3] == (1.0, True), answer
+    for options in ({}, one, {"steps": 9, **one}):
+        other = registry.make(name, **options)
+        other.reset(seed=0)
+        assert other.right_answers() == []
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_same_seed_and_actions_give_the_same_lines(name):
     first, second = registry.make(name), registry.make(name)

@@ -21,6 +21,19 @@ def test_an_evaluation_has_one_attempt():
     assert registry.tasks("reasoning:gcd", {}, "eval", 1)[0].options["attempts"] == 1
 
 
+def test_the_answers_of_an_evaluation_are_listed_and_right():
+    env = registry.make("reasoning:chain_sum")
+    (task,) = registry.tasks("reasoning:chain_sum", {}, "eval", 1)
+    env.reset(seed=task.seed, options=task.options)
+    listed = env.right_answers()
+    assert len(listed) == 2 and env.solution() in listed
+    for answer in listed:
+        env.reset(seed=task.seed, options=task.options)
+        assert env.step(answer)[1:3] == (1.0, True)
+    env.reset(seed=task.seed)  # in training, three answers are allowed
+    assert env.right_answers() == []
+
+
 def test_several_families_are_played_as_several_environments():
     config = load(None, ["env=reasoning:gcd", "env.others={'reasoning:lcm': {}}"])
     drawn = registry.tasks_of_all(config.env, "train", 4)

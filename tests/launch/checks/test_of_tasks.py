@@ -69,6 +69,18 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
 
 
+def test_the_exact_probability_is_refused_in_an_environment_that_lists_no_answers(
+    run: Path,
+) -> None:
+    line = refused("--run", run, "eval.exact=true")
+    assert "eval.exact=true: env workshop lists no right answers of task workshop/eval/" in line
+    one = "env.options={stations: 1, steps: 1}"
+    config, tasks = load(None, ["eval.exact=true", one]), []
+    tasks = first_tasks(config)
+    steps = try_first_steps(config, tasks, CHAT)
+    assert {step.answers for step in steps.values()} == {4}
+
+
 def test_algorithms_that_ask_for_reflections_in_json_are_known() -> None:
     def asks(*settings: str) -> bool:
         return asks_for_reflections(load(None, settings).algorithm)

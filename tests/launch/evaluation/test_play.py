@@ -39,6 +39,29 @@ def test_every_task_is_played_the_asked_number_of_times_each_with_its_own_seed(t
     assert len({p.seed for p in policy.asked}) == len(policy.asked)
 
 
+def test_the_exact_probability_is_that_of_each_tasks_first_attempt_in_the_first_part(tmp_path):
+    class Scoring(ScriptedPolicy):
+        async def score(self, token_ids, start):
+            return (-1.0, *[0.0] * (len(token_ids) - start - 1))
+
+    config = load(None, ["env=keys", "env.options={locks: 1, steps: 1}", "eval.exact=true"])
+    one = registry.tasks("keys", {"locks": 1, "steps": 1}, "eval", 2)
+
+    def make_env(task):
+        return registry.make("keys", locks=1, steps=1)
+
+    for temperature, measured in ((None, 2), (0.0, 0)):
+        results = EvaluationFolder(tmp_path / str(temperature), {})
+        policy = Scoring(lambda prompt: "turn brass")
+        asyncio.run(
+            play_all(one, 2, results, policy, make_env, config, at_once=3, temperature=temperature)
+        )
+        scores = {key: attempt.scores for key, attempt in results.done.items() if attempt.scores}
+        assert len(scores) == measured and all(attempt == 0 for _, attempt in scores)
+        assert {p.temperature for p in policy.asked} == {0.4 if temperature is None else 0.0}
+    assert all(each == {"exact": pytest.approx(1.0)} for each in scores.values())
+
+
 def test_each_of_several_environments_is_a_family_of_its_own(tmp_path):
     several = load(None, ["env=keys", "env.others.workshop={}"])
     both = registry.tasks_of_all(several.env, "eval", 3)

@@ -1,6 +1,6 @@
 """What r3l-eval prints of an evaluation."""
 
-from launch.evaluation.printing import comparison_table, conversations, table
+from launch.evaluation.printing import comparison_table, conversations, panel_line, table
 from learner.evaluation.metrics import compare, report
 from r3l.text import printable
 from tests.learner.evaluation.fakes import attempted, turn
@@ -18,6 +18,28 @@ def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
     assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b\\x1b[2J"]
     assert "length" in lines[0] and "9, p95 9, max 9" in lines[1]
     assert "–" in table(report([attempted("t", 0, cause="x")]))
+
+
+def test_further_temperatures_have_lines_of_their_own_below_the_first_ones():
+    warm, greedy = report([said("a", 0.0, "x")]), report([said("a", 1.0, "x")])
+    lines = table(warm, {"0": greedy}, "1").splitlines()
+    assert [line.split("  ")[0] for line in lines[1:3]] == [
+        "temperature 1: all",
+        "temperature 0: all",
+    ]
+    assert table(warm) == table(warm, {}, "1")
+
+
+def test_a_panel_is_named_with_its_digest_and_with_what_speaks_against_it():
+    panel = {"env": "keys", "split": "eval", "tasks": 5, "digest": "ab"}
+    line = "panel: keys, eval, 5 tasks, digest ab"
+    assert panel_line({"panel": panel}, {}) == line
+    assert panel_line({"panel": panel}, {"keys": "ab"}) == f"{line}, as shipped"
+    assert (
+        panel_line({"panel": panel, "not_comparable": "why"}, {}) == f"{line}\nnot comparable: why"
+    )
+    assert "unknown" in panel_line({"panel": panel | {"digest": ""}}, {"keys": ""})
+    assert panel_line({}, {}) == ""
 
 
 def test_a_comparison_shows_counts_and_the_difference():

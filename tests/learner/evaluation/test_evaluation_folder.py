@@ -6,6 +6,8 @@ import pytest
 
 from learner.evaluation.evaluation_folder import (
     EvaluationFolder,
+    further_parts,
+    part_folder,
     read_attempts,
     read_other,
     read_settings,
@@ -68,6 +70,20 @@ def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_pat
     assert written["all"]["estimates"]["reward"]["mean"] == 0.25
 
 
+def test_further_parts_are_in_folders_named_by_their_temperatures(tmp_path):
+    for temperature in (0.0, 0.25):
+        write_evaluation(part_folder(tmp_path, temperature), {}, [SAID], report([SAID]))
+    (tmp_path / "temperature-x").mkdir()
+    found = further_parts(tmp_path)
+    assert found == {0.0: tmp_path / "temperature-0", 0.25: tmp_path / "temperature-0.25"}
+    assert part_folder(tmp_path, None) == tmp_path and not further_parts(found[0.0])
+    config = load(None, ["eval.temperatures=[1,0]", "eval.exact=true"])
+    known = {"model": "m", "weights": "w", "split": "eval"}
+    first, greedy = settings_of(config, **known), settings_of(config, **known, temperature=0.0)
+    assert (first.pop("exact"), first.pop("temperature"), greedy.pop("temperature")) == (True, 1, 0)
+    assert first == greedy
+
+
 def test_of_an_evaluation_that_never_began_nothing_is_left(tmp_path):
     EvaluationFolder(tmp_path / "new", {}).close()
     assert not list(tmp_path.iterdir())
@@ -91,6 +107,12 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     for other in (["env=workshop"], ["env=keys", "env.options.locks=4"]):
         with pytest.raises(UserError, match="its environment or split differs"):
             read_other(tmp_path, {"t0", "t1"}, settings(*other))
+    panels = [settings("env=keys") | {"panel": {"digest": digest}} for digest in ("a", "b")]
+    write_json(tmp_path / "settings.json", panels[0])
+    assert read_other(tmp_path, {"t0", "t1"}, panels[0]) == there
+    assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys")) == there
+    with pytest.raises(UserError, match="same names but the panel a, this evaluation has b"):
+        read_other(tmp_path, {"t0", "t1"}, panels[1])
     write_json(tmp_path / "settings.json", {"env": 3})
     with pytest.raises(UserError, match="its environment or split differs"):
         read_other(tmp_path, {"t0", "t1"}, settings())

@@ -127,6 +127,44 @@ def test_an_unfinished_evaluation_of_version_0_is_not_taken_up_by_newer_weights(
     assert taken_up(1) == {"eval@0": 0}
 
 
+def test_an_evaluation_at_several_temperatures_is_one_once_all_its_parts_have_ended(
+    tmp_path: Path,
+) -> None:
+    config = load(None, ["env=keys", "eval.temperatures=[1,0]"])
+    progress, asked = {"eval@3": (5, 5), "eval@3@0": (4, 5)}, list[str]()
+    lost = {"eval@3": (1.0,), "eval@3@0": (0.0,)}
+    client: Any = SimpleNamespace(
+        stats=lambda: SimpleNamespace(eval_progress=progress, actors={}),
+        query=lambda tag, **_: [
+            replace(explore_group(lost[tag], ()), task=task) for task in tasks(5)
+        ],
+        add_tasks=lambda *_, tag, **__: asked.append(tag),
+    )
+    evaluator = Evaluator(client, config, tasks(5))
+    evaluator.start(3)
+    assert asked == ["eval@3", "eval@3@0"] and evaluator.collect() == []
+    progress["eval@3@0"] = (5, 5)
+    [found] = evaluator.collect()
+    assert not evaluator.pending
+    metrics = found.line.metrics
+    assert (metrics["success"], metrics["temperature_0/success"]) == (1.0, 0.0)
+    keep_evaluation(tmp_path, config, found)
+    folder = tmp_path / "evaluations" / "step-000003"
+    for place, temperature, reward in ((folder, 1.0, 1.0), (folder / "temperature-0", 0.0, 0.0)):
+        assert read_settings(place)["temperature"] == temperature
+        assert {each.reward for each in read_attempts(place, "--read")} == {reward}
+
+
+def test_an_evaluation_of_version_0_is_dropped_whole_if_a_part_is_unfinished(
+    tmp_path: Path,
+) -> None:
+    progress = {"eval@0": (5, 5), "eval@0@0": (3, 5), "eval@2": (1, 5), "eval@2@0": (0, 5)}
+    client: Any = SimpleNamespace(stats=lambda: SimpleNamespace(eval_progress=progress))
+    evaluator = Evaluator(client, load(), tasks(5))
+    evaluator.take_up(set(), 2, tmp_path)
+    assert evaluator.pending == {"eval@2": 2, "eval@2@0": 2}
+
+
 NOTHING = BufferStats(
     train={"leased": 3, "expired": 12, "complete": 0},
     eval={"expired": 5},

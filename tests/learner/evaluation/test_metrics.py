@@ -82,6 +82,31 @@ def test_scalars_are_listed_tags_and_never_missing():
     assert "pass_at_2" in scalars(report(some_attempts(), [2]))
 
 
+def test_the_exact_probability_is_a_metric_only_where_it_was_measured():
+    def measured(task, probability, attempt=0):
+        return attempted(task, attempt, scores={"exact": probability})
+
+    here = [measured("a", 0.25), attempted("a", 1), measured("b", 0.5), attempted("c", cause="x")]
+    found = report(here)
+    assert found.all.estimates["exact"].mean == 0.375
+    assert "exact" not in report([attempted("a", 0)]).all.estimates
+    assert scalars(found)["exact"] == 0.375 and "exact" not in scalars(report([attempted("a")]))
+    there = [measured("a", 0.25), measured("b", 0.25), measured("c", 1.0)]
+    compared = compare(here, there)["exact"]
+    assert (compared.better, compared.worse, compared.same) == (1, 0, 1)
+    assert compared.difference.mean == 0.125
+    assert "exact" not in compare(here, [attempted(name) for name in "abc"])
+
+
+def test_further_temperatures_have_tags_of_their_own():
+    greedy = report([attempted("a", reward=1.0, family="f")])
+    found = scalars(report([attempted("a", family="f")]), {0.0: greedy, 0.25: greedy})
+    for name in found:
+        check_tag(f"eval/{name}")
+    assert (found["success"], found["temperature_0/success"]) == (0.0, 1.0)
+    assert found["temperature_0.25/success_of_f"] == 1.0
+
+
 def test_attempts_are_grouped_by_task_in_their_order():
     attempts = [played("b"), played("a"), played("b", 1)]
     assert [[one.key for one in each] for each in by_task(attempts).values()] == [
