@@ -37,6 +37,7 @@ from learner.metrics.group_metrics import (
     histograms,
     mean,
     mismatched_fingerprints,
+    r3_metrics,
     reuse_metrics,
     selection_metrics,
     staleness_metrics,
@@ -48,6 +49,7 @@ from learner.ranks import still_waiting
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import R3L, verified
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import BufferUnavailable, NotFound, UserError
@@ -214,7 +216,7 @@ class Rank0:
         """
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
-        replaced = self._replaced(draw)
+        replaced, algorithm = self._replaced(draw), self.config.algorithm
         explored = [*fresh, *replaced]
         busy_s = result.metrics["learner/step_s"] + result.metrics.get("learner/queries_s", 0.0)
         metrics = {
@@ -222,8 +224,9 @@ class Rank0:
             "learner/wait_s": self.waited_s,
             "learner/idle_share": self.waited_s / (self.waited_s + busy_s),
             **self._batch_metrics(explored, draw.version),
-            **selection_metrics(draw, replaced, self.config.algorithm),
+            **selection_metrics(draw, replaced, algorithm),
             **reuse_metrics(draw),
+            **(r3_metrics(draw, algorithm) if isinstance(algorithm, R3) else {}),
             **published,
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},

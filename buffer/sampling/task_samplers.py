@@ -54,6 +54,7 @@ class Curriculum(TaskSampler):
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k). γ is `decay`. s_k and f_k count the
     successes and failures of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1).
+    Groups that begin with stored attempts do not count.
     """
 
     HISTORY = 8
@@ -67,7 +68,8 @@ class Curriculum(TaskSampler):
 
     def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
         successes = failures = 1.0
-        for age, row in enumerate(islice(view.history(place), self.HISTORY)):
+        plain = (row for row in view.history(place) if not row.plan.handed)
+        for age, row in enumerate(islice(plain, self.HISTORY)):
             rewards = row.base_rewards
             won = sum(reward >= SUCCESS for reward in rewards)
             successes += self.config.decay**age * won

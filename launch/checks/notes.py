@@ -8,6 +8,7 @@ from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
 from launch.topology.machines import visible_gpus
+from r3l.algorithms.published.r3 import R3
 from r3l.records import Task
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
@@ -26,6 +27,7 @@ def notes(
     yield from _context(config)
     yield from _bfloat16(config)
     yield from _room(config.actor, first_steps)
+    yield from _stored_attempts(config)
     if slow:
         yield from _shared_tasks(config)
 
@@ -57,6 +59,21 @@ def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[
                 f"leaves {max(room, 0)} of the {budget} tokens that a response may have; raise "
                 "max_model_len"
             )
+
+
+def _stored_attempts(config: RunConfig) -> Iterator[str]:
+    """Warns if R³ never meets a task again, so that it has no stored attempt to learn from."""
+    algorithm, groups = config.algorithm, config.learner.steps * config.learner.groups_per_step
+    if not isinstance(algorithm, R3) or not (algorithm.reflection or algorithm.recall_count != 0):
+        return
+    there = min(config.env.train_tasks, groups)
+    if there and len(tasks_of_all(config.env, "train", there, config.seed)) == groups:
+        yield (
+            f"algorithm={algorithm.name}: {config.learner.steps} steps of "
+            f"{config.learner.groups_per_step} groups play none of the {config.env.train_tasks} "
+            "training tasks twice, so nothing is recalled and no group reflects on a stored "
+            "failure; lower env.train_tasks or raise learner.steps"
+        )
 
 
 def _shared_tasks(config: RunConfig) -> Iterator[str]:

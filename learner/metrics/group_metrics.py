@@ -11,7 +11,9 @@ from learner.evaluation.lengths import length_metrics
 from r3l.algorithms import guidance_gain, rows
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import verified
+from r3l.algorithms.shared import entropy_ranking, self_reflection
 from r3l.records import SUCCESS, Group, Trajectory
 from r3l.weights.manifest import fingerprints_agree
 
@@ -28,6 +30,7 @@ def group_metrics(
     """Computes the metrics `group/…`. `verifies`: the run's rule of a verified correction.
     `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
+    begun = [t for t in bases if t.origin is None]
     distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
     thoughts = [r for g in groups for r in g.reflections]
     pairs = [pair for g in groups for pair in g.retries]
@@ -40,7 +43,8 @@ def group_metrics(
         "group/reward_mean": mean(t.reward for t in bases + distilled),
         "group/reward_max": mean(r.max() for r in rewards),
         "group/reward_std": mean(r.std() for r in rewards),
-        "group/success_base": mean(t.reward >= SUCCESS for t in bases if t.origin is None),
+        "group/success_base": mean(t.reward >= SUCCESS for t in begun if t.shown is None),
+        "group/success_context": mean(t.reward >= SUCCESS for t in begun if t.shown is not None),
         "group/success_started": mean(t.reward >= SUCCESS for t in bases if t.origin is not None),
         "group/success_retry": mean(t.reward >= SUCCESS for t in distilled),
         "group/trigger_rate": mean(called for g in groups for called in _called_for_a_retry(g)),
@@ -99,6 +103,17 @@ def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algori
         if group.group_id not in batch.replayed:
             dropped += (~rows.kept(values)[: len(group.trajectories)]).tolist()
     return finite({"group/dropped": mean(dropped)})
+
+
+def r3_metrics(batch: Batch, algorithm: R3) -> Metrics:
+    """Counts the groups of a step that reflect on a stored failure, and the attempts that are
+    ranked by their entropies. `group/` metrics omit groups trained again, and so do these."""
+    fresh = [group for group in batch.groups if group.group_id not in batch.replayed]
+    ranked = [len(entropy_ranking.truncated(group)) for group in fresh if algorithm.ranking]
+    return {
+        "group/reflecting": float(sum(g.plan.kind == self_reflection.REFLECTING for g in fresh)),
+        "group/ranked": float(sum(count for count in ranked if count > 1)),
+    }
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:

@@ -4,12 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
-from r3l.records import GroupPlan
+from r3l.records import AttemptKey, GroupPlan
 from r3l.run.settings.sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
@@ -61,6 +62,13 @@ def test_older_groups_count_less_by_the_decay():
 
 def test_retries_do_not_count_as_successes_of_a_task():
     history = {0: [row([0.0, 0.0], retries=[1.0, 1.0])]}
+    assert sampler("curriculum")._posterior(view(histories=history), 0) == (1.0, 3.0)
+
+
+def test_groups_that_begin_with_stored_attempts_do_not_count_in_the_curriculum():
+    plan = GroupPlan(2, "reflecting", (AttemptKey("g0", 0),))
+    begun = replace(row([1.0, 1.0]), plan=plan)
+    history = {0: [begun] * 9 + [row([0.0, 0.0])]}
     assert sampler("curriculum")._posterior(view(histories=history), 0) == (1.0, 3.0)
 
 

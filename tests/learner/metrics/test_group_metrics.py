@@ -1,11 +1,13 @@
 """Metrics of a step, against groups whose metrics can be told by looking."""
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from learner.metrics.group_metrics import (
     group_metrics,
     mismatched_fingerprints,
+    r3_metrics,
     selection_metrics,
     staleness_metrics,
     success_by_environment,
@@ -13,9 +15,10 @@ from learner.metrics.group_metrics import (
 )
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.published.dapo import DAPO
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.r3l import R3L
-from r3l.records import Extra, Group, Origin, Recalled, SlotResult, done
+from r3l.records import Extra, Group, GroupPlan, Origin, Recalled, Shown, SlotResult, done
 from r3l.run.config import load
 from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
 
@@ -156,3 +159,40 @@ def test_attempts_that_start_inside_stored_ones_are_not_counted_as_first_attempt
     results = [done(last) if r.slot == last.slot else r for r in group.results]
     metrics = group_metrics([replace(group, results=tuple(results))])
     assert metrics["group/success_base"] == 0.0 and metrics["group/success_started"] == 1.0
+
+
+def cut(group: Group) -> Group:
+    """The group, if its environment had ended no attempt."""
+    results = [
+        done(replace(r.trajectory, finish="step_limit")) if r.trajectory else r
+        for r in group.results
+    ]
+    return replace(group, results=tuple(results))
+
+
+def test_attempts_with_a_context_are_not_counted_as_first_attempts() -> None:
+    group = explore_group((0.0, 1.0), (None, None))
+    shown = Shown(np.arange(5, dtype=np.int32), 0, 12)
+    results = [done(replace(t, shown=shown)) if t.slot else done(t) for t in group.trajectories]
+    metrics = group_metrics([replace(group, results=tuple(results))])
+    assert metrics["group/success_base"] == 0.0 and metrics["group/success_context"] == 1.0
+    assert "group/success_context" not in group_metrics([group])
+    retried = explore_group((0.0,), (1.0,))
+    first, retry = retried.trajectories
+    results = [done(first), done(replace(retry, shown=shown))]
+    assert "group/success_context" not in group_metrics([replace(retried, results=tuple(results))])
+
+
+def test_the_parts_of_r3_are_counted_from_the_first_step_on() -> None:
+    groups = [
+        explore_group(rewards, (), group_id=f"g{i}")
+        for i, rewards in enumerate([(0.0, 0.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0,)])
+    ]
+    none = {"group/reflecting": 0.0, "group/ranked": 0.0}
+    assert r3_metrics(Batch(groups), R3()) == r3_metrics(Batch([]), R3()) == none
+    reflecting = replace(cut(groups[1]), plan=GroupPlan(2, "reflecting"))
+    batch = Batch([cut(groups[0]), reflecting, cut(groups[2]), cut(groups[3])])
+    assert r3_metrics(batch, R3()) == {"group/reflecting": 1.0, "group/ranked": 5.0}
+    assert r3_metrics(batch, R3(ranking=False))["group/ranked"] == 0.0
+    again = Batch(batch.groups, replayed={"g1"})
+    assert r3_metrics(again, R3()) == {"group/reflecting": 0.0, "group/ranked": 3.0}
