@@ -107,9 +107,7 @@ VARIANTS: dict[str, Variant] = {
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with recall", "algorithm=r3l", "algorithm.recall_count=2"),
-    "r3": replace(
-        _stored("R³", "algorithm=r3"), named=(*STORED, "algorithm=r3", *_IN_CONTEXT)
-    ),
+    "r3": replace(_stored("R³", "algorithm=r3"), named=(*STORED, "algorithm=r3", *_IN_CONTEXT)),
     "r3_no_recall": replace(
         _stored("R³ without replay", "algorithm=r3", _NO_RECALL),
         named=(*STORED, "algorithm=r3", _NO_RECALL, *_IN_CONTEXT),

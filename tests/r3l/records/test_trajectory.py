@@ -117,7 +117,8 @@ def test_what_was_read_can_become_the_attempts_own(make_trajectory, context, ids
     read = begun.as_read()
     assert read.token_ids.tolist() == begun.as_shown()[0].tolist() == ids
     assert read.step_spans.tolist() == spans and read.shown is None
-    assert read.response_mask.tolist() == begun.as_shown()[1].tolist()
+    first = int(context[1] > 0)  # what is before the context was not sampled in this attempt
+    assert read.responses_from(first).tolist() == begun.as_shown()[1].tolist()
     assert read.logprobs.tolist() == np.where(read.response_mask, -1.0, 0.0).tolist()
     assert (read.reward, read.actions) == (0.5, own.actions)
     assert own.as_read() is own and codec.decode(Trajectory, codec.encode(read)).num_steps == 2
