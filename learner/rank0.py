@@ -210,7 +210,7 @@ class Rank0:
         """
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
-        replaced = self._replaced(draw)
+        replaced, algorithm = self._replaced(draw), self.config.algorithm
         explored = [*fresh, *replaced]
         busy_s = result.metrics["learner/step_s"] + result.metrics.get("learner/queries_s", 0.0)
         metrics = {
@@ -218,7 +218,7 @@ class Rank0:
             "learner/wait_s": self.waited_s,
             "learner/idle_share": self.waited_s / (self.waited_s + busy_s),
             **self._batch_metrics(explored, draw.version),
-            **selection_metrics(draw, replaced, self.config.algorithm),
+            **selection_metrics(draw, replaced, algorithm),
             **reuse_metrics(draw),
             **published,
             **self._service_metrics(version),

@@ -180,6 +180,19 @@ def _regime_map() -> list[Cell]:
 BASES = (0.13, 0.02, 0.005, 0.002, 0.0001)
 EASIEST = Cell("base-0.25-rho-2.3", base=0.25, rho=2.3)
 """The world of START_POLICY, outside the map."""
+CUT_OFF = tuple(
+    Cell(
+        name,
+        base=0.1,
+        rho=2.4,
+        options={"stations": 5, "tools": 6, "exceptions": 1, "steps": 5},
+        withheld=5,
+        waste=waste,
+        steps=100,
+    )
+    for name, waste in (("cut-off", 0.15), ("cut-off-less", 0.06))
+)
+"""There is no step to spare, and the warm start taught to waste some: many attempts are cut off."""
 BRIEF = tuple(
     replace(
         cell,
@@ -217,7 +230,7 @@ LONG_ROW = Cell(
     steps=15,
 )
 """A long row of which two stations count; its runs are stopped before they have learned it."""
-CELLS = {cell.name: cell for cell in (EASIEST, *_regime_map(), *BRIEF, *HINTED, LONG_ROW)}
+CELLS = {cell.name: cell for cell in (EASIEST, *CUT_OFF, *_regime_map(), *BRIEF, *HINTED, LONG_ROW)}
 
 
 def setup_of(line: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from lab.results.cells import BRIEF, CELLS, EASIEST, HINTED, LONG_ROW, Cell
+from lab.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, Cell
 from lab.results.lines import digest
 from lab.results.taught import Guidance
 from r3l.algorithms.algorithm import Algorithm
@@ -19,13 +19,15 @@ from r3l.settings import yaml_text
 class Variant:
     """An algorithm under some settings. `lag`: optimizer steps by which the sampled policy is
     behind the trained one; `teacher`: whose reflections are used (lab.results.taught);
-    `stored`: batches come from a buffer service."""
+    `stored`: batches come from a buffer service; `named`: what `overrides` were called when its
+    lines were made, if anything else."""
 
     label: str
     overrides: tuple[str, ...]
     lag: int = 0
     teacher: Guidance = ""
     stored: bool = False
+    named: tuple[str, ...] = ()
 
 
 def _r3l(label: str, *settings: str, lag: int = 0, teacher: Guidance = "") -> Variant:
@@ -35,6 +37,10 @@ def _r3l(label: str, *settings: str, lag: int = 0, teacher: Guidance = "") -> Va
 
 def _stored(label: str, *settings: str) -> Variant:
     return Variant(label, (*STORED, *settings), stored=True)
+
+
+def _r3(label: str, *settings: str, named: tuple[str, ...]) -> Variant:
+    return Variant(label, ("algorithm=r3", *settings), named=("algorithm=r3", *named))
 
 
 def _taught(label: str, guidance: Guidance, *settings: str) -> Variant:
@@ -47,6 +53,10 @@ SERVED = ("buffer.max_staleness=0", "buffer.lease_s=3600")
 STORED = (f"env.train_tasks={STORED_TASKS}", *SERVED)
 GATE = "algorithm.gate=measured"
 NO_SFT = "algorithm.sft_weight=0"
+_NO_RECALL, _NO_CONTEXT = "algorithm.recall_count=0", "algorithm.reflection=false"
+_NO_RANKING = "algorithm.ranking=false"
+_IN_CONTEXT = ("explorer=in_context", "explorer.share=0.5")
+"""What `algorithm.reflection` was called."""
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -97,7 +107,24 @@ VARIANTS: dict[str, Variant] = {
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with recall", "algorithm=r3l", "algorithm.recall_count=2"),
-    "r3_no_context": _stored("R³ without reflection in context", "algorithm=r3"),
+    "r3": replace(_stored("R³", "algorithm=r3"), named=(*STORED, "algorithm=r3", *_IN_CONTEXT)),
+    "r3_no_recall": replace(
+        _stored("R³ without replay", "algorithm=r3", _NO_RECALL),
+        named=(*STORED, "algorithm=r3", _NO_RECALL, *_IN_CONTEXT),
+    ),
+    "r3_no_context": replace(
+        _stored("R³ without reflection in context", "algorithm=r3", _NO_CONTEXT),
+        named=(*STORED, "algorithm=r3"),
+    ),
+    "ranked": _r3("truncated ranked by entropy", _NO_RECALL, _NO_CONTEXT, named=(_NO_RECALL,)),
+    "ranked_random": Variant(
+        "ranked at random",
+        ("algorithm=lab/results/random_ranking.py:RandomRanking", _NO_RECALL, _NO_CONTEXT),
+        named=("algorithm=benchmarks/results/random_ranking.py:RandomRanking", _NO_RECALL),
+    ),
+    "unranked": _r3(
+        "not ranked", _NO_RECALL, _NO_CONTEXT, _NO_RANKING, named=(_NO_RECALL, _NO_RANKING)
+    ),
     "arpo": _stored("ARPO", "algorithm=arpo"),
     "replay_half": _stored(
         "GRPO, fresh to replayed 1 : 1",
@@ -196,9 +223,10 @@ class Run:
         """The same run from another warm policy of its cell."""
         return replace(self, cell=replace(self.cell, number=number))
 
-    def settings(self) -> list[str]:
-        """Its settings, over SETTINGS."""
-        own = VARIANTS[self.variant].overrides
+    def settings(self, *, named: bool = False) -> list[str]:
+        """Its settings, over SETTINGS. With `named`, as they were called when it was run."""
+        variant = VARIANTS[self.variant]
+        own = variant.named if named and variant.named else variant.overrides
         if self.variant == "grpo_equal":
             own = (*own, f"algorithm.group_size={self.cell.equal}")
         return [*BASE, *self.cell.overrides(), *own, f"seed={self.seed}"]
@@ -217,7 +245,7 @@ class Run:
             ways = (*ways, variant.teacher)
         if variant.stored:
             ways = (*ways, "stored")
-        return digest(parsed(SETTINGS), self.settings(), self.cell.digested, ways)
+        return digest(parsed(SETTINGS), self.settings(named=True), self.cell.digested, ways)
 
 
 @cache
@@ -286,7 +314,8 @@ _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
-_HISTORY = ("r3l_recall", "r3_no_context", "arpo", "replay_half", "replay_most", "r3l_replay_most",
+_HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
+            "replay_half", "replay_most", "r3l_replay_most",
             "spear", "curriculum", "flat_replaced")  # fmt: skip
 LONG_ROW_VARIANTS = ("r3l", "no_credit", "no_amplify", "r3l_std", "sft_none", "grpo")
 LONG_ROW_SEEDS = 6
@@ -313,6 +342,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(tuple(cell.name for cell in BRIEF), ("grpo", "r3l", "r3l_failures"), 3),
     ),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
+    "e9": (Part(tuple(cell.name for cell in CUT_OFF), ("ranked", "ranked_random", "unranked"), 3),),
     "e10": (
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
         Part((LONG_ROW.name,), LONG_ROW_VARIANTS, LONG_ROW_SEEDS),

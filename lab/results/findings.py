@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Any
 
 from lab.idealised import WORLDS
-from lab.results.cells import BASES, BRIEF, CELLS, EASIEST, TOLD, Cell
+from lab.results.cells import BASES, BRIEF, CELLS, CUT_OFF, EASIEST, TOLD, Cell
 from lab.results.experiments import ESTIMATORS, REPLAYED, VARIANTS
 from lab.results.statistics import UNITS, Ratio, Record, cost, over_price, pairs, ratio
 from r3l.algorithms.registry import REGISTRY
@@ -343,7 +343,7 @@ def numbers(
                 for unit in UNITS if runs and baseline else ():
                     costs = over(runs, baseline, 0.5, unit)
                     found[f"{experiment} {cell} {variant} {unit}"] = costs
-    found |= _stored_numbers(records)
+    found |= _stored_numbers(records) | _ranking_numbers(records)
     if {"r3l", "grpo"} <= scores.keys():
         gain = scores["r3l"] - scores["grpo"]
         found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"
@@ -360,6 +360,21 @@ def _stored_numbers(records: Sequence[Record]) -> dict[str, str]:
         for name, baseline in (("cpu", "stored_grpo"), ("r3l cpu", "stored_r3l"))
         if its
     }
+
+
+def _ranking_numbers(records: Sequence[Record]) -> dict[str, str]:
+    """The share of first attempts that are cut off: `e9 cut-off`. Steps to 0.5 of a ranking over
+    those of runs without: `e9 cut-off ranked`."""
+    found = {}
+    for cell in CUT_OFF:
+        if runs := [r for r in records if (r["experiment"], r["cell"]) == ("e9", cell.name)]:
+            share = mean(run["curve"]["cut_off"][0] for run in runs)
+            found[f"e9 {cell.name}"] = f"{share:.2f}"
+        plain = select(records, "e9", cell.name, "unranked")
+        for variant in ("ranked", "ranked_random"):
+            if plain and (runs := select(records, "e9", cell.name, variant)):
+                found[f"e9 {cell.name} {variant}"] = over(runs, plain, 0.5, "steps")
+    return found
 
 
 def _mean(runs: Sequence[Record], name: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.results import cells, guided, long_row, rates, tables, wall_clock
-from lab.results.cells import BASES, CELLS, EASIEST, HINTED, LONG_ROW, TOLD
+from lab.results.cells import BASES, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, TOLD
 from lab.results.charts import grid, overview
 from lab.results.experiments import (
     E0_TOKENS,
@@ -140,6 +140,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         ),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
+        ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
         offline=tables.offline(offline),

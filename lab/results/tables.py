@@ -37,7 +37,7 @@ from lab.results.statistics import (
 )
 
 FINAL = ("success", "steps", "attempts")
-ALONE_AT_FIRST = ("grpo", "r3l")
+ALONE_AT_FIRST = ("grpo", "r3l", "unranked")
 """Variants whose first attempts see nothing that is stored."""
 PAIRS = "seeds, policies"
 """The column that says how many pairs of runs a ratio has, and of how many warm policies."""

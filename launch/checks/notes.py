@@ -8,7 +8,6 @@ from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
 from launch.topology.machines import visible_gpus
-from r3l.algorithms.shared.stored_starts import StartsInside
 from r3l.records import Task
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
@@ -50,14 +49,17 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _second_visits(config: RunConfig) -> Iterator[str]:
-    """Warns if no task comes twice, so that no attempt can start inside an earlier one."""
-    learner, tasks = config.learner, config.env.train_tasks
+    """Warns if an algorithm looks back, but no task comes twice."""
+    algorithm, learner = config.algorithm, config.learner
     groups = learner.steps * learner.groups_per_step
-    if isinstance(config.algorithm, StartsInside) and config.algorithm.share and tasks >= groups:
+    if not algorithm.looks_back:
+        return
+    there = min(config.env.train_tasks, groups)
+    if there and len(tasks_of_all(config.env, "train", there, config.seed)) == groups:
         yield (
-            f"algorithm={config.algorithm.name}: starts inside stored attempts at the same task, "
-            f"but the run's {groups} groups are at {tasks} tasks (env.train_tasks), each of which "
-            "comes once; lower it"
+            f"algorithm={algorithm.name}: {algorithm.looks_back} at the same task, but the run's "
+            f"{groups} groups are at {config.env.train_tasks} tasks (env.train_tasks), each of "
+            "which comes once; lower it, or raise learner.steps"
         )
 
 

@@ -25,6 +25,7 @@ def group_metrics(
     """Computes the metrics `group/…`, with those of the run's algorithm. `several`: the run has
     several environments."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
+    begun = [t for t in bases if t.origin is None]
     distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
     started = [t for t in bases if t.origin is not None]
     thoughts = [r for g in groups for r in g.reflections]
@@ -39,7 +40,8 @@ def group_metrics(
         "group/reward_mean": mean(t.reward for t in bases + distilled),
         "group/reward_max": mean(r.max() for r in rewards),
         "group/reward_std": mean(r.std() for r in rewards),
-        "group/success_base": mean(t.reward >= SUCCESS for t in bases if t.origin is None),
+        "group/success_base": mean(t.reward >= SUCCESS for t in begun if t.shown is None),
+        "group/success_context": mean(t.reward >= SUCCESS for t in begun if t.shown is not None),
         "group/success_started": mean(t.reward >= SUCCESS for t in started),
         "group/started": float(len(started)) or float("nan"),
         "group/start_relative": mean(t.pivot / t.num_steps for t in started),

@@ -118,6 +118,12 @@ class Algorithm(Section):
         """Whether a retry is a verified correction of its attempt."""
         return credit.verified(base, retry)
 
+    @property
+    def looks_back(self) -> str:
+        """What the algorithm does with stored attempts at the same task, as a verb; "" if it needs
+        none. A run that never meets a task again gets a warning."""
+        return ""
+
     # ── what the defaults are made of ───────────────────────────────────────────────────
 
     def policy_rows(self, batch: Batch) -> list[Counted]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from msgspec.structs import replace as changed
 
 from r3l.errors import UserError
-from r3l.records import Bool, Group, Int32, Recalled, Trajectory
+from r3l.records import Bool, Group, Int32, Recalled, Trajectory, done
 from r3l.rollout.attempt import advised
 from r3l.rollout.chat import ChatFormat
 
@@ -55,6 +56,14 @@ class Batch:
             raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
         return attempt.as_shown(advised(self.chat(), attempt, step, guidance))
 
+    def as_read(self, which: Callable[[Group], bool] = lambda group: True) -> Self:
+        """Returns the batch with the attempts of some groups as the policy read them, so that rows
+        have what was shown to it. Recalled attempts stay as they are stored."""
+        if not any(map(which, self.groups)):
+            return self
+        groups = [_as_read(group) if which(group) else group for group in self.groups]
+        return replace(self, groups=groups)
+
     def weight(self, number: int) -> float:
         """Returns w_g of group `number`."""
         return self.weights[number] if self.weights else 1.0
@@ -81,3 +90,8 @@ class Batch:
         whole = [group for group in self.groups if group.trajectories]
         means = [group.rewards.mean() for group in whole if group.group_id not in self.replayed]
         return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
+
+
+def _as_read(group: Group) -> Group:
+    results = [done(r.trajectory.as_read()) if r.trajectory else r for r in group.results]
+    return changed(group, results=tuple(results))

@@ -173,6 +173,10 @@ class R3L(ReflectAndRetry):
     def base_attempts(self) -> int:
         return self.group_size // 2 if self.reflect else self.group_size
 
+    @property
+    def looks_back(self) -> str:
+        return "recalls stored successes" if self.recall_count else ""
+
     # ── exploration ─────────────────────────────────────────────────────────────────────
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:

@@ -186,6 +186,23 @@ class Trajectory(Record):
         ids = np.concatenate([before, self.token_ids[shown.resume :]])
         return ids, np.concatenate([np.zeros(len(before), np.bool_), mask[shown.resume :]])
 
+    def as_read(self) -> Self:
+        """Returns this attempt with the tokens that the policy read, `shown` among them, as its
+        own. Its log-probabilities then belong to its tokens."""
+        shown = self.shown
+        if shown is None:
+            return self
+        kept, resume, given = int(shown.keep), int(shown.resume), len(shown.tokens)
+        between = [self.logprobs[:kept], np.zeros(given, np.float32), self.logprobs[resume:]]
+        moved = np.where(self.step_spans >= resume, kept + given - resume, 0).astype(np.int32)
+        return msgspec.structs.replace(
+            self,
+            token_ids=self.as_shown()[0],
+            logprobs=np.concatenate(between),
+            step_spans=self.step_spans + moved,
+            shown=None,
+        )
+
     def conversations(self) -> list[Self]:
         """Returns this trajectory, and each of its segments as a trajectory without texts."""
         return [self, *(self._conversation(segment) for segment in self.extra.segments)]

@@ -6,6 +6,7 @@ Placeholders of the templates, in braces:
                                  (the steps alone), reward, last_step
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
+    in_context                   attempt
 
 Some environments replace some templates: the built-in worlds (envs/builtin/matching.py),
 ScienceWorld with its option `brief` (envs/adapters/scienceworld/brief_text.py), ALFWorld and
@@ -60,6 +61,11 @@ class Prompts:
         """Returns the advice for a retry, made from a free-text critique."""
         return _fill(self.texts["critique_guidance"], critique=critique)
 
+    def in_context(self, attempt: Trajectory) -> str:
+        """Returns a text that shows a stored failure and asks to reflect on it first. Leaves out
+        the environment's closing remark, which may tell the answer."""
+        return _fill(self.texts["in_context"], attempt=attempt_steps(attempt, remark=False))
+
 
 def attempt_log(attempt: Trajectory) -> str:
     """Writes an attempt as the policy saw it: the environment's system prompt, then the steps."""
@@ -67,14 +73,15 @@ def attempt_log(attempt: Trajectory) -> str:
     return instructions + attempt_steps(attempt)
 
 
-def attempt_steps(attempt: Trajectory) -> str:
-    """Writes an attempt's steps, numbered from 0, and the environment's closing remark, if any."""
+def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
+    """Writes an attempt's steps, numbered from 0. With `remark`, adds the environment's closing
+    remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")
         lines.append(f"step {step} does: {action}")
     lines.append(f"end sees: {attempt.observations[-1]}")
-    if attempt.feedback not in ("", attempt.observations[-1]):
+    if remark and attempt.feedback not in ("", attempt.observations[-1]):
         lines.append(attempt.feedback)
     return "\n".join(lines)
 

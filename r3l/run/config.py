@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import R3L
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
 from r3l.errors import UserError
@@ -67,6 +68,16 @@ class RunConfig(Section):
             raise ValueError(
                 f"buffer.sampler.replay_no_contrast: {self.algorithm.name} never replaces groups "
                 "that lack contrast; use algorithm=dapo"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _agents_take_no_context(self) -> Self:
+        if self.env.has_agents and isinstance(self.algorithm, R3) and self.algorithm.reflection:
+            raise ValueError(
+                f"algorithm.reflection: {self.algorithm.name} begins groups with a stored failure "
+                "in their context, which an agent's attempt cannot read; set "
+                "algorithm.reflection=false"
             )
         return self
 

@@ -20,6 +20,7 @@ from learner.rank0 import Rank0
 from learner.step.draw_rows import DrawRows
 from learner.watchdog import Watchdog
 from r3l.algorithms.published.grpo import GRPO
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import R3L
 from r3l.codec import encode
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
@@ -310,6 +311,17 @@ def test_the_share_of_groups_without_retries_is_reported_if_the_algorithm_retrie
     finish(rank, draw, 3, StepResult(True, dict(METRICS)))
     retries, none = reported(tmp_path)
     assert retries["group/without_retries"] == 0.5 and "group/without_retries" not in none
+
+
+def test_the_parts_of_r3_are_reported_if_it_is_the_algorithm(rank: Rank0, tmp_path: Path) -> None:
+    rank.config = rank.config.model_copy(update={"algorithm": R3()})
+    finish(rank, DRAW, 2, StepResult(True, dict(METRICS)))
+    rank.config = rank.config.model_copy(update={"algorithm": GRPO()})
+    finish(rank, DRAW, 3, StepResult(True, dict(METRICS)))
+    counted, none = reported(tmp_path)
+    assert (counted["group/reflecting"], counted["group/ranked"]) == (0.0, 0.0)
+    assert counted["recall/attempts"] == 0.0
+    assert "group/reflecting" not in none and "group/ranked" not in none
 
 
 def test_a_correction_is_verified_by_the_rule_of_the_run(rank: Rank0, tmp_path: Path) -> None:

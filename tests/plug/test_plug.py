@@ -20,14 +20,14 @@ from tests.plug.files.own_parts import (
     Signs,
 )
 from tests.plug.files.prefix_rl import PrefixRL
-from tests.plug.files.r3_whole import R3Whole
+from tests.plug.files.reflecting_rloo import ReflectingRLOO
 from tests.plug.files.sdpo import SDPO
 from tests.plug.files.two_pivots import TwoPivots
 
 OWN = [
     HelpWhereAllFailed,
     TwoPivots,
-    R3Whole,
+    ReflectingRLOO,
     PrefixRL,
     SDPO,
     OwnQuestion,
@@ -143,15 +143,21 @@ def test_an_attempt_starts_inside_a_stored_success_and_is_trained_from_there() -
         assert not mask[: attempt.step_spans[attempt.pivot, 0]].any() and mask.any()
 
 
-def test_r3_begins_a_group_with_a_stored_failure_and_keeps_both_sequences() -> None:
-    algorithm, memory = R3Whole(group_size=4), r3l.Memory()
-    worlds.explored(algorithm, memory)
-    group = worlds.explored(algorithm, memory)
-    assert group.plan.kind == "reflect"
-    for attempt in group.trajectories:
+def test_a_group_begins_with_a_stored_failure_and_is_trained_on_what_it_read() -> None:
+    algorithm, memory = ReflectingRLOO(group_size=4), r3l.Memory(seed=2)
+    groups = [worlds.explored(algorithm, memory) for _ in range(4)]
+    kinds = [group.plan.kind for group in groups]
+    assert kinds[0] == "" and {*kinds[1:]} == {"", "reflecting"}
+    group = groups[kinds.index("reflecting")]
+    again = worlds.explored_under_kills(algorithm, memory, group.plan, worlds.Player())
+    assert worlds.digest(again) == worlds.digest(group)
+    lucky = worlds.explored_under_kills(algorithm, memory, group.plan, LUCKY)
+    rows = algorithm.rows(r3l.Batch([lucky]))
+    text = worlds.policy().chat.tokenizer.decode
+    assert rows and all("It failed." in text(row.token_ids) for row in rows)
+    for attempt in lucky.trajectories:
         ids, mask = attempt.as_shown()
-        text = worlds.policy().chat.tokenizer.decode(ids)
-        assert "Here is a failed attempt" in text and len(ids) > len(attempt.token_ids)
+        assert "It failed." not in text(attempt.token_ids) and len(ids) > len(attempt.token_ids)
         assert mask.sum() == attempt.response_mask.sum()
 
 

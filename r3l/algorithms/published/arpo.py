@@ -23,6 +23,10 @@ class ARPO(RatioAlgorithm):
         None, ge=0, description="largest age of a stored success, versions; unset: any"
     )
 
+    @property
+    def looks_back(self) -> str:
+        return "recalls stored successes"
+
     def recalls(
         self, group: GroupFacts, history: History, random: RandomSource
     ) -> Sequence[StoredAttempt]:

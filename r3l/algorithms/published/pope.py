@@ -9,11 +9,9 @@ context in which it was sampled. Half of the groups are unguided, which is where
 """
 
 from collections.abc import Sequence
-from dataclasses import replace as changed
 from typing import Literal
 
 import numpy as np
-from msgspec.structs import replace
 from pydantic import Field
 
 from r3l.algorithms.batch import Batch
@@ -28,7 +26,6 @@ from r3l.algorithms.shared.stored_starts import (
     numbered,
     random_success,
 )
-from r3l.records import Group, SlotResult, Trajectory
 
 GUIDED = "guided"
 """The kind of guided groups, with the number of steps in their guidance."""
@@ -76,39 +73,7 @@ class POPE(FromSuccess):
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of the attempts as the policy read them."""
-        return super().rows(as_read(batch))
+        return super().rows(batch.as_read())
 
     def queries(self, batch: Batch) -> Sequence[Query]:
-        return super().queries(as_read(batch))
-
-
-def as_read(batch: Batch) -> Batch:
-    """Returns a batch whose attempts have all that the policy read, guidance included."""
-    return changed(batch, groups=[_group_as_read(group) for group in batch.groups])
-
-
-def _group_as_read(group: Group) -> Group:
-    def result_as_read(result: SlotResult) -> SlotResult:
-        attempt = result.trajectory
-        return result if attempt is None else replace(result, trajectory=attempt_as_read(attempt))
-
-    return replace(group, results=tuple(map(result_as_read, group.results)))
-
-
-def attempt_as_read(attempt: Trajectory) -> Trajectory:
-    """Returns an attempt whose main conversation has the tokens that the policy read in place of
-    those that are stored. The log-probabilities of its own steps are those of sampling."""
-    shown = attempt.shown
-    if shown is None:
-        return attempt
-    token_ids, _ = attempt.as_shown()
-    none = np.zeros(len(shown.tokens), np.float32)
-    before, after = attempt.logprobs[: shown.keep], attempt.logprobs[shown.resume :]
-    spans, more = attempt.step_spans, len(token_ids) - len(attempt.token_ids)
-    return replace(
-        attempt,
-        token_ids=token_ids,
-        logprobs=np.concatenate([before, none, after]),
-        step_spans=np.where(spans >= shown.resume, spans + more, np.minimum(spans, shown.keep)),
-        shown=None,
-    )
+        return super().queries(batch.as_read())

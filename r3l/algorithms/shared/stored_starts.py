@@ -97,6 +97,10 @@ class StartsInside(RatioAlgorithm):
         "suitable one; the others play from the beginning",
     )
 
+    @property
+    def looks_back(self) -> str:
+        return "starts inside stored attempts" if self.share else ""
+
     def choose(self, groups: Sequence[StoredGroup], random: np.random.Generator) -> Chosen | None:
         """Chooses what a group starts inside of, from the groups of its task, newest first. Returns
         None if it is to play from the beginning."""

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView

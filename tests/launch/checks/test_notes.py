@@ -70,3 +70,24 @@ def test_evaluation_problems_that_are_trained_on_are_counted(tmp_path: Path) -> 
     told = [line for line in lines("env=math", *data) if "the same problem" in line]
     assert len(told) == 1 and told[0].startswith("3 of 6 evaluation tasks")
     assert not any("the same problem" in line for line in lines("env=countdown"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ((), 1),
+        (("env.train_tasks=959",), 0),
+        (("env.train_tasks=960",), 1),
+        (("env.train_tasks=960", "learner.steps=61"), 0),
+        (("algorithm.recall_count=0",), 1),
+        (("algorithm.reflection=false",), 1),
+        (("algorithm.reflection=false", "algorithm.recall_count=0"), 0),
+        (("learner.steps=0",), 0),
+        (("algorithm=grpo",), 0),
+    ],
+)
+def test_r3_says_once_if_no_task_comes_again(settings: tuple[str, ...], told: int) -> None:
+    """Of 60 steps of 16 groups."""
+    found = [line for line in lines("algorithm=r3", *settings) if "none of the" in line]
+    assert len(found) == told
+    assert all("algorithm=r3: 60 steps of 16 groups play none of the" in line for line in found)

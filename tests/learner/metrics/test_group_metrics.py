@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -16,9 +17,10 @@ from learner.metrics.group_metrics import (
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.published.dapo import DAPO
+from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.r3l import R3L
-from r3l.records import Extra, Group, Origin, Recalled, SlotResult, done
+from r3l.records import Extra, Group, GroupPlan, Origin, Recalled, Shown, SlotResult, done
 from r3l.run.config import load
 from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
 
@@ -179,3 +181,38 @@ def test_groups_whose_retries_follow_only_failures_have_no_guidance_gain() -> No
     unsolved = group_metrics([replace(group, plan=replace(group.plan, kind="unsolved"))])
     assert not [name for name in unsolved if "guidance" in name]
     assert unsolved["group/success_retry"] == unsolved["group/improvement_rate"] == 1.0
+
+
+def cut(group: Group) -> Group:
+    """The group, if its environment had ended no attempt."""
+    results = [
+        done(replace(r.trajectory, finish="step_limit")) if r.trajectory else r
+        for r in group.results
+    ]
+    return replace(group, results=tuple(results))
+
+
+def test_attempts_with_a_context_are_not_counted_as_first_attempts() -> None:
+    group = explore_group((0.0, 1.0), (None, None))
+    shown = Shown(np.arange(5, dtype=np.int32), 0, 12)
+    results = [done(replace(t, shown=shown)) if t.slot else done(t) for t in group.trajectories]
+    metrics = group_metrics([replace(group, results=tuple(results))])
+    assert metrics["group/success_base"] == 0.0 and metrics["group/success_context"] == 1.0
+    assert "group/success_context" not in group_metrics([group])
+    retried = explore_group((0.0,), (1.0,))
+    first, retry = retried.trajectories
+    results = [done(first), done(replace(retry, shown=shown))]
+    assert "group/success_context" not in group_metrics([replace(retried, results=tuple(results))])
+
+
+def test_the_parts_of_r3_are_counted_from_the_first_step_on() -> None:
+    groups = [
+        explore_group(rewards, (), group_id=f"g{i}")
+        for i, rewards in enumerate([(0.0, 0.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0,)])
+    ]
+    none = {"group/reflecting": 0.0, "group/ranked": 0.0}
+    assert R3().metrics(groups) == R3().metrics([]) == none
+    reflecting = replace(cut(groups[1]), plan=GroupPlan(2, "reflecting"))
+    found = [cut(groups[0]), reflecting, cut(groups[2]), cut(groups[3])]
+    assert R3().metrics(found) == {"group/reflecting": 1.0, "group/ranked": 5.0}
+    assert R3(ranking=False).metrics(found)["group/ranked"] == 0.0

@@ -102,6 +102,28 @@ def test_an_attempt_reads_as_it_was_shown_and_only_its_own_tokens_are_its_own(ma
     assert mask.nonzero()[0].tolist() == [2, 3, 6, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("context", "ids", "spans"),
+    [
+        (([50, 51], 0, 3), [50, 51, 3, 4, 5, 6, 7, 8, 9], [[2, 4], [6, 9]]),
+        (([50] * 5, 0, 3), [50] * 5 + [3, 4, 5, 6, 7, 8, 9], [[5, 7], [9, 12]]),
+        (([50, 51], 6, 6), [0, 1, 2, 3, 4, 5, 50, 51, 6, 7, 8, 9], [[3, 5], [9, 12]]),
+    ],
+)
+def test_what_was_read_can_become_the_attempts_own(make_trajectory, context, ids, spans):
+    """Responses at 3:5 and 7:10, with log-probabilities of −1."""
+    own = make_trajectory([2, 3], reward=0.5)
+    begun = replace(own, shown=shown(*context))
+    read = begun.as_read()
+    assert read.token_ids.tolist() == begun.as_shown()[0].tolist() == ids
+    assert read.step_spans.tolist() == spans and read.shown is None
+    first = int(context[1] > 0)  # what is before the context was not sampled in this attempt
+    assert read.responses_from(first).tolist() == begun.as_shown()[1].tolist()
+    assert read.logprobs.tolist() == np.where(read.response_mask, -1.0, 0.0).tolist()
+    assert (read.reward, read.actions) == (0.5, own.actions)
+    assert own.as_read() is own and codec.decode(Trajectory, codec.encode(read)).num_steps == 2
+
+
 def test_a_further_conversation_is_a_trajectory_without_what_the_main_one_was_shown(
     make_trajectory,
 ):

@@ -53,6 +53,14 @@ def test_the_log_shows_the_systems_prompt_each_observation_before_its_step_and_t
     assert own.question("reflect", attempt)[1] == "\n".join(steps) + "."
 
 
+def test_a_stored_failure_is_shown_without_the_closing_remark(make_trajectory):
+    attempt = replace(make_trajectory(), feedback="The right answer is 0.5.")
+    assert "The right answer is 0.5." in Prompts().question("reflect", attempt)[1]
+    text = Prompts().in_context(attempt)
+    assert f"step 0 does: {attempt.actions[0]}\nstep 1 sees" in text and "0.5" not in text
+    assert Prompts({"in_context": "AGAIN {attempt}"}).in_context(attempt).startswith("AGAIN step 0")
+
+
 def test_the_reflection_prompt_names_every_field_and_outcome():
     system = Prompts().texts["reflect_system"]
     for word in (*FIELDS, "success", "success_but_inefficient", "failure"):

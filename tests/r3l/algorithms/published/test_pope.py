@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from r3l.algorithms.published.pope import attempt_as_read
 from r3l.records import Origin, Shown
 from tests.r3l.algorithms.fakes import batch_of, get, plans_of
 
@@ -73,11 +72,11 @@ def test_the_row_of_a_guided_attempt_has_its_guidance_and_its_true_ratio(make_tr
 def test_an_attempt_as_read_is_what_the_policy_read(make_trajectory, keep):
     plain, read = guided(make_trajectory, 0, 1.0, keep)
     ids, mask = read.as_shown()
-    again = attempt_as_read(read)
+    again = read.as_read()
     assert again.token_ids.tolist() == ids.tolist()
     assert again.responses_from(again.first_played).tolist() == mask.tolist()
     assert again.logprobs[mask].tolist() == plain.logprobs[plain.responses_from(1)].tolist()
-    assert attempt_as_read(plain) is plain
+    assert plain.as_read() is plain
     asked = get("pope", kl_coef=0.1).queries(batch_of([read]))
     assert [query.token_ids.tolist() for query in asked] == [ids[: len(asked[0].mask)].tolist()]
     assert asked[0].mask.tolist() == mask[: len(asked[0].mask)].tolist()
