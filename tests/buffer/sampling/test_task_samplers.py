@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
