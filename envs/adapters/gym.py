@@ -33,6 +33,8 @@ class Gymnasium:
     `success_threshold`: total reward of a full success; `max_response_tokens`: token limit.
     """
 
+    replans = True
+
     def __init__(
         self,
         env_id: str,

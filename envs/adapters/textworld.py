@@ -74,6 +74,8 @@ class TextWorld:
     `max_response_tokens`: token limit for a response.
     """
 
+    replans = True
+
     def __init__(
         self,
         kind: str,
@@ -101,6 +103,7 @@ class TextWorld:
         self.file = Path()
         self.state: Any = None
         self.points = 0.0
+        self.commands: list[str] = []
 
     @staticmethod
     def task_source(kind: str, *, games: int = 0, **_: Any) -> TaskSource:
@@ -124,7 +127,7 @@ class TextWorld:
         if self.game is None or file != self.file:
             self.close()
             self.game, self.file = self._start(file), file
-        self.state, self.points = self.game.reset(), 0.0
+        self.state, self.points, self.commands = self.game.reset(), 0.0, []
         return self._seen(_clean(self.state.feedback)), self._info()
 
     def step(self, action: str) -> StepAnswer:
@@ -132,6 +135,7 @@ class TextWorld:
         if problem := _refusal(command):
             return self._seen(problem), 0.0, False, False, self._info()
         self.state, _, done = self.game.step(command)
+        self.commands.append(str(command))
         before, self.points = self.points, self._score()
         text = _clean(self.state.feedback) or "Nothing is said."
         if done:
@@ -144,10 +148,13 @@ class TextWorld:
         return f"{how} {state.score or 0} of {state.max_score} points.".strip()
 
     def demonstration(self) -> list[str]:
-        """Returns the commands that win this game."""
+        """Returns the commands that win this game from here, or [] if it is lost."""
         game = self.library.start(str(self.file), self.library.EnvInfos(policy_commands=True))
         try:
-            return list(game.reset().policy_commands)
+            state = game.reset()
+            for command in self.commands:
+                state, _, _ = game.step(command)
+            return list(state.policy_commands or [])
         finally:
             game.close()
 
