@@ -61,7 +61,9 @@ class Gymnasium:
         self.names = [name for name in self.actions if not name.isdigit()] or list(self.actions)
         self.spec = EnvSpec(
             name=f"gym:{env_id}",
-            system_prompt=self._prompt(prompt or (self.world.task if self.world else f"You act in {env_id}.")),
+            system_prompt=self._prompt(
+                prompt or (self.world.task if self.world else f"You act in {env_id}.")
+            ),
             max_steps=limit,
             max_response_tokens=max_response_tokens,
             success_threshold=success_threshold,

@@ -49,7 +49,11 @@ KINDS: dict[str, dict[str, tuple[Any, Sequence[Any]]]] = {
         "goal": ("detailed", ("detailed", "brief", "none")),
         "test": (False, EITHER),
     },
-    "custom": {"rooms": (3, range(1, 101)), "objects": (5, range(1, 101)), "quest": (4, range(1, 51))},
+    "custom": {
+        "rooms": (3, range(1, 101)),
+        "objects": (5, range(1, 101)),
+        "quest": (4, range(1, 51)),
+    },
 }
 """The kinds of games. For each setting, the default and what it may be. All kinds but `custom` are
 upstream's challenges, with the names of its program tw-make. The settings of `custom` are called

@@ -50,6 +50,8 @@ class GridWorld:
     `start`, `moved`, `remark`, `won`, `lost`, `best`, `symbol` and `feedback`."""
 
     in_process = True
+    words = ""
+    """All words of remarks and closing remarks."""
     hidden = False
     """Whether the grid hides what a direction leads to. Advice then only rules directions out."""
 
@@ -98,7 +100,7 @@ class GridWorld:
         raise NotImplementedError
 
     def outcome(self, board: Board, direction: str) -> Board:
-        """Returns the board that a step leads to. Differs from `moved` if the ground is slippery."""
+        """Returns the board that a step leads to. It differs from `moved` on slippery ground."""
         return self.moved(board, direction)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
@@ -190,9 +192,9 @@ class GridWorld:
         return dict(zip(FIELDS, fields, strict=True))
 
     def vocabulary(self) -> Iterable[str]:
-        """Returns texts that together contain every word that all worlds on a grid use."""
-        yield from (self.spec.system_prompt, *self.spec.prompts.values(), *DIRECTIONS, SAY, OVER)
-        yield 'at row column go not, steps, the goal, step was no direction, "is not understood.'
+        """Returns texts that together contain every word that the world uses."""
+        own = ("row column at go not steps the goal step was no direction you are is understood",)
+        return [*own, self.words, OVER, self.spec.system_prompt, *self.spec.prompts.values()]
 
     def place(self, board: Board) -> str:
         """Says where the player is."""

@@ -37,6 +37,11 @@ class Sokoban(GridWorld):
     """A room of `size` by `size` cells with `boxes` boxes and `walls` walls inside. `longest`: the
     longest solution of a level. `steps`: step limit (default: `longest` + 5)."""
 
+    words = (
+        "you go push a box up down left right wall stops does not move all boxes are on of targets "
+        "can never get to target now"
+    )
+
     def __init__(
         self,
         *,

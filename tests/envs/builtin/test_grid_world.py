@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 
@@ -14,6 +15,7 @@ from r3l.rollout import reflection
 from tests.envs.builtin.test_matching import play
 
 WORLDS = ("frozen_lake", "sokoban")
+OUTCOMES = {"None", "success", "success_but_inefficient", "failure", "but", "inefficient"}
 CARELESS = Skill(mistakes=0.3, waste=0.2)
 SETTINGS = [
     ("frozen_lake", {"size": 6, "holes": 9}),
@@ -118,6 +120,17 @@ def test_a_response_without_a_direction_changes_nothing_and_counts(name):
         last = env.step("jump")
     assert last[3] and "it is over." in last[0]
     assert env.step("up") == ("it is over.", 0.0, True, False, {})
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in WORLDS), *SETTINGS])
+def test_the_vocabulary_has_every_word_that_is_ever_said(name, options):
+    env, rng = registry.make(name, **options), random.Random(0)
+    known = set(re.findall("[A-Za-z]+", " ".join(env.vocabulary())))
+    for seed in range(100):
+        _, observations, _ = play(env, seed, CARELESS, rng)
+        said = [*observations, env.feedback(), *map(str, env.reflection().values())]
+        said = said + [env.reset(seed=seed)[0], env.step("")[0]]
+        assert set(re.findall("[A-Za-z]+", " ".join(said))) - known <= OUTCOMES
 
 
 @pytest.mark.parametrize(
