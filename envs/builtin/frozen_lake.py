@@ -21,7 +21,10 @@ class FrozenLake(GridWorld):
     of three steps go to a side of their direction. `steps`: step limit (default: 4 times `size`).
     """
 
-    words = "you go up down left right slip fall fell into a hole reach reached did not the goal edge stops"
+    words = (
+        "you go up down left right slip fall fell into a hole reach reached did not the goal edge "
+        "stops"
+    )
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ def test_the_vocabulary_has_every_word_that_is_ever_said(name, options):
     for seed in range(100):
         _, observations, _ = play(env, seed, CARELESS, rng)
         said = [*observations, env.feedback(), *map(str, env.reflection().values())]
-        said = said + [env.reset(seed=seed)[0], env.step("")[0]]
+        said += [env.reset(seed=seed)[0], env.step("")[0]]
         assert set(re.findall("[A-Za-z]+", " ".join(said))) - known <= OUTCOMES
 
 
