@@ -100,23 +100,24 @@ class Gymnasium:
         """Returns the fewest actions that succeed. Needs an environment with Gymnasium's table `P`
         of transitions, none of them random; for others returns []."""
         table = getattr(self.env.unwrapped, "P", None)
-        if not isinstance(table, dict):
+        first = getattr(self.env.unwrapped, "s", None)
+        if not isinstance(table, dict) or first is None:
             return []
-        first = int(self.env.unwrapped.s)  # type: ignore[attr-defined]
-        ways: dict[int, list[str]] = {first: []}
-        queue = deque([first])
+        ways: dict[int, tuple[list[str], float]] = {int(first): ([], self.total)}
+        queue = deque(ways)
         while queue:
             state = queue.popleft()
+            way, total = ways[state]
             for name in self.names:
                 outcomes = table[state][self.actions[name]]
                 if len(outcomes) != 1:
                     return []
                 _, to, reward, terminated = outcomes[0]
-                if terminated and (self.finish or reward >= self.spec.success_threshold):
-                    return [*ways[state], name]
                 if not terminated and int(to) not in ways:
-                    ways[int(to)] = [*ways[state], name]
+                    ways[int(to)] = ([*way, name], total + float(reward))
                     queue.append(int(to))
+                elif terminated and (self.finish or total + reward >= self.spec.success_threshold):
+                    return [*way, name]
         return []
 
     def close(self) -> None:

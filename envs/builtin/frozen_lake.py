@@ -91,9 +91,10 @@ class FrozenLake(GridWorld):
 
     def best(self, board: Board, left: int) -> list[str]:
         worths = _worths(self.size, self.holes, self.slippery, self.spec.max_steps)
-        if self.won(board) or not worths[left][board[0]]:
+        now, later = (worths[min(steps, len(worths) - 1)] for steps in (left, left - 1))
+        if self.won(board) or not now[board[0]]:
             return []
-        gains = {way: self._gain(worths[left - 1], board, way) for way in DIRECTIONS}
+        gains = {way: self._gain(later, board, way) for way in DIRECTIONS}
         return [way for way, gain in gains.items() if gain > max(gains.values()) - 1e-12]
 
     def symbol(self, cell: int) -> str:
@@ -120,18 +121,26 @@ def _sides(direction: str) -> list[str]:
     return ["left", "right"] if direction in ("up", "down") else ["up", "down"]
 
 
+@lru_cache
+def _neighbours(size: int) -> list[dict[str, int]]:
+    """Returns the neighbouring cell of each cell, by direction."""
+    cells = range(size * size)
+    return [{way: beside(cell, way, size) for way in DIRECTIONS} for cell in cells]
+
+
 @lru_cache(maxsize=4096)
 def _worths(size: int, holes: frozenset[int], slippery: bool, steps: int) -> list[list[float]]:
-    """Returns what each cell is worth with 0, 1, … `steps` steps left: the probability that the
-    best play reaches the goal, times SHORTER for each step."""
-    goal = size * size - 1
+    """Returns what each cell is worth with 0, 1, … steps left, up to `steps` or to where that
+    changes nothing. It is the probability that the best play reaches the goal, times SHORTER for
+    each step."""
+    goal, neighbours = size * size - 1, _neighbours(size)
     worths = [[float(cell == goal) for cell in range(goal + 1)]]
-    for _ in range(steps):
+    while len(worths) <= steps and worths[-1:] != worths[-2:-1]:
         then, now = worths[-1], list(worths[0])
         for cell in set(range(goal)) - holes:
-            to = {way: then[beside(cell, way, size)] for way in DIRECTIONS}
+            to = {way: then[beyond] for way, beyond in neighbours[cell].items()}
             if slippery:
-                to = {way: (to[way] + sum(to[s] for s in _sides(way))) / 3 for way in DIRECTIONS}
+                to = {way: (to[way] + sum(to[s] for s in _sides(way))) / 3 for way in to}
             now[cell] = SHORTER * max(to.values())
         worths.append(now)
     return worths

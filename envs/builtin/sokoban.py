@@ -15,10 +15,10 @@ from envs.builtin.grid_world import DIRECTIONS, Board, GridWorld, beside
 from envs.requirements import integer
 
 OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
-SHORTEST = 4
-"""The shortest solution of a level, steps."""
 PULLS = 60
 """Steps of a reverse play."""
+TRIES = 1000
+"""Reverse plays for a level. If none needs enough steps, the one that needs the most is taken."""
 MOST_STATES = 20_000
 """A search gives up after this many boards."""
 
@@ -34,8 +34,11 @@ class Level:
 
 
 class Sokoban(GridWorld):
-    """A room of `size` by `size` cells with `boxes` boxes and `walls` walls inside. `longest`: the
-    longest solution of a level. `steps`: step limit (default: `longest` + 5)."""
+    """A room of `size` by `size` cells with `boxes` boxes and `walls` walls inside.
+
+    `shortest`, `longest`: how many steps the shortest solution of a level has. `steps`: step limit
+    (default: `longest` + 5).
+    """
 
     words = (
         "you go push a box up down left right wall stops does not move all boxes are on of targets "
@@ -48,6 +51,7 @@ class Sokoban(GridWorld):
         size: int = 4,
         boxes: int = 1,
         walls: int = 1,
+        shortest: int = 4,
         longest: int = 12,
         steps: int | None = None,
         max_response_tokens: int = 32,
@@ -55,7 +59,8 @@ class Sokoban(GridWorld):
         integer("size", size, 4, 7)
         integer("boxes", boxes, 1, 3)
         integer("walls", walls, 0, size)
-        integer("longest", longest, 2 * SHORTEST, 20)
+        integer("longest", longest, 8, 20)
+        integer("shortest", shortest, 1, longest - 4)
         super().__init__(
             "sokoban",
             "You push boxes onto targets. P is you, B is a box, T is a target, D is a box on a "
@@ -65,7 +70,7 @@ class Sokoban(GridWorld):
             longest + 5 if steps is None else integer("steps", steps, longest, 1000),
             max_response_tokens,
         )
-        self.settings = (size, boxes, walls, longest)
+        self.settings = (size, boxes, walls, shortest, longest)
         self.level = Level(size, frozenset(), frozenset(), (0,))
 
     def start(self, seed: int) -> Board:
@@ -171,16 +176,21 @@ def _distance(level: Level, board: Board, most: int) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _level(seed: int, size: int, boxes: int, walls: int, longest: int) -> Level:
-    """Makes a level whose shortest solution has SHORTEST to `longest` steps."""
-    rng = random.Random(f"{seed}/{size}/{boxes}/{walls}/{longest}")
-    while True:
+def _level(seed: int, size: int, boxes: int, walls: int, shortest: int, longest: int) -> Level:
+    """Makes a level whose shortest solution has `shortest` to `longest` steps."""
+    rng = random.Random(f"{seed}/{size}/{boxes}/{walls}")
+    found, most = Level(size, frozenset(), frozenset(), ()), 0
+    for number in itertools.count(1):
         cells = rng.sample(range(size * size), walls + boxes + 1)
         inside, targets = frozenset(cells[:walls]), frozenset(cells[walls:-1])
         board = _pulled(Level(size, inside, targets, ()), (cells[-1], *sorted(targets)), rng)
         level = Level(size, inside, targets, board)
-        if (_distance(level, board, longest) or 0) >= SHORTEST:
-            return level
+        needed = _distance(level, board, longest) or 0
+        if needed > most:
+            found, most = level, needed
+        if most >= shortest or (most and number >= TRIES):
+            break
+    return found
 
 
 def _pulled(level: Level, board: Board, rng: random.Random) -> Board:

@@ -29,12 +29,12 @@ def test_every_seed_has_a_way_that_the_demonstrator_finds_and_none_is_shorter(si
     most = size * size // 3
     env = registry.make("frozen_lake", size=size, holes=most)
     lakes = set()
-    for seed in range(30):
+    for seed in range(12):
         env.reset(seed=seed)
         lakes.add(env.holes)
         assert len(env.holes) == most and not {0, size * size - 1} & env.holes
         assert len(env.demonstration()) == distance(size, env.holes) <= env.spec.max_steps
-    assert len(lakes) > (1 if size == 2 else 20)
+    assert len(lakes) > (1 if size == 2 else 8)
 
 
 def test_the_grid_shows_player_ice_holes_and_goal():
@@ -80,7 +80,7 @@ def test_slippery_ice_slips_alike_in_every_replay_and_the_best_play_wins_about_a
     """Gymnasium's map 4x4, whose best play wins 0.74 of long attempts."""
     env = registry.make("frozen_lake", slippery=True, steps=100)
     wins = slips = 0
-    for seed in range(300):
+    for seed in range(60):
         env.reset(seed=seed)
         env.holes = frozenset({5, 7, 11, 12})
         env.start = lambda seed: (0,)
@@ -91,4 +91,4 @@ def test_slippery_ice_slips_alike_in_every_replay_and_the_best_play_wins_about_a
         slips += sum(line.startswith("you slip.") for line in lines)
         if env.state.won:
             assert env.reflection()["trajectory_outcome"] == "success"
-    assert 0.66 < wins / 300 < 0.82 and slips > 1000
+    assert 0.55 < wins / 60 < 0.9 and slips > 200
