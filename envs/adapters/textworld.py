@@ -73,7 +73,8 @@ _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 class TextWorld:
     """Plays games of one of KINDS. `settings`: those of the kind.
 
-    `games`: number of games in each split (0: a game for every task); `admissible`: end every
+    `games`: number of games in each split (0: a game for every task); `only_last_action`: name only
+    the last command of a solution at the start, as upstream's option; `admissible`: end every
     observation with the possible commands; `max_steps`: command limit; `cache`: folder for games;
     `max_response_tokens`: token limit for a response.
     """
@@ -85,6 +86,7 @@ class TextWorld:
         kind: str,
         *,
         games: int = 0,
+        only_last_action: bool = False,
         admissible: bool = False,
         max_steps: int = 30,
         max_response_tokens: int = 256,
@@ -95,6 +97,7 @@ class TextWorld:
         self.library = requirements.package(f"textworld:{kind}", "textworld", "textworld")
         requirements.integer("games", games, 0, SPLIT_SIZE)
         self.kind, self.admissible = kind, admissible
+        self.only_last_action = only_last_action
         self.cache = Path(cache).expanduser()
         self.spec = EnvSpec(
             name=f"textworld:{kind}",
@@ -143,7 +146,7 @@ class TextWorld:
         before, self.points = self.points, self._score()
         text = _clean(self.state.feedback) or "Nothing is said."
         if done:
-            return text, self.points - before, True, False, {}
+            return f"{text}\n{self.feedback()}", self.points - before, True, False, {}
         return self._seen(text), self.points - before, False, False, self._info()
 
     def feedback(self) -> str:
@@ -186,7 +189,7 @@ class TextWorld:
 
     def _generated(self, seed: int) -> Path:
         """Returns the compiled game of a seed. Generates it if the cache does not have it."""
-        shape = [self.library.__version__, self.kind, self.settings]
+        shape = [self.library.__version__, self.kind, self.settings, self.only_last_action]
         key = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
         file = self.cache / self.kind / key[:16] / f"{seed}.z8"
         if file.exists():
@@ -207,6 +210,7 @@ class TextWorld:
 
         for number in range(TRIES):
             options = self.library.GameOptions()
+            options.grammar.only_last_action = self.only_last_action
             options.seeds, options.path = seed + number * len(SPLITS) * SPLIT_SIZE, str(file)
             try:
                 if self.kind == "custom":
@@ -264,8 +268,9 @@ def _refusal(command: str | None) -> str:
 
 
 def _clean(text: str) -> str:
-    """Removes the banner and the status line from the game's text."""
+    """Removes the banner, the status line and what follows the end from the game's text."""
     banner = text.rfind("$$")
     if banner >= 0:
         text = text[banner:].partition("\n")[2]
+    text = text.partition("*** ")[0]
     return re.sub(r"\n{2,}", "\n", _STATUS.sub("", text)).strip().removesuffix(">").strip()
