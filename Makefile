@@ -90,7 +90,7 @@ week: $(VENV)/.installed
 # Tests with the environments' real libraries, slow ones too. ScienceWorld needs Java; WebShop's site
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,alfworld,webshop]"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,alfworld,webshop,textworld,gym]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs lab/tests/scienceworld -rs
 
 # Agents that other people wrote, and verifiers, each in an interpreter of its own.

@@ -47,7 +47,8 @@ class TextEnv(Environment, Protocol):
 
     - `task_source(**options) -> TaskSource`; if absent, every seed is a task;
     - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool);
-    - `once = True`: an instance is closed after one attempt; the next attempt gets a new instance.
+    - `once = True`: an instance is closed after one attempt; the next attempt gets a new instance;
+    - `replans = True`: `demonstration` may be called at any step, and takes none.
     """
 
 

@@ -6,7 +6,9 @@
 
 `Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). The
 method's actions are the plan. The demonstrator plays the plan, with some mistakes. The teacher's
-reflection names the first step that differs from the plan.
+reflection names the first step that differs from the plan. If the environment's class declares
+`replans = True`, the method is called again after each mistake; otherwise the plan goes on where it
+was.
 """
 
 import json
@@ -66,6 +68,8 @@ class Demonstrated:
         self.known: deque[str] = deque(maxlen=KNOWN_ACTIONS)
         self.begin: tuple[int, dict[str, Any]] = (0, {})
         self.plan: list[str] = []
+        self.rest: list[str] = []  # of the plan
+        self.rights: list[str] = []  # the plan's action at each step
         self.actions: list[str] = []
         self.reward = 0.0
 
@@ -80,14 +84,21 @@ class Demonstrated:
         if not self.plan:
             raise UserError(f"env {self.spec.name}: the demonstration of seed {seed} is empty")
         self.known.extend(self.plan)
+        self.rest, self.rights = [action.strip() for action in self.plan], []
         # demonstration() may have stepped the environment.
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, info
 
     def step(self, action: str) -> StepAnswer:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        right = self.rest[0]
         self.actions.append(action)
+        self.rights.append(right)
         self.reward += reward
+        if action.strip() == right:
+            self.rest = self.rest[1:] or self.rest
+        elif getattr(self.env, "replans", False) and not (terminated or truncated):
+            self.rest = [str(each).strip() for each in self.env.demonstration()] or self.rest
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -110,7 +121,7 @@ class Demonstrated:
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns the plan's next action. With probability `skill.mistakes + skill.waste`, returns
         another action, unless `advice` contains the plan's action."""
-        right = self._right(len(self.actions))
+        right = self.rest[0]
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
         others = [action for action in self.known if action != right]
@@ -120,7 +131,8 @@ class Demonstrated:
         """Returns a teacher's reflection. After a mistake, advises the plan's action for the
         first wrong step."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
-        wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
+        taken = enumerate(zip(self.actions, self.rights, strict=True))
+        wrong = [k for k, (action, right) in taken if action.strip() != right]
         pivot = wrong[0] if wrong else len(self.actions) - 1
         summary = f"{len(self.actions)} steps, reward {self.reward:g}"
         if succeeded and (not wrong or len(self.actions) <= len(self.plan)):
@@ -128,7 +140,7 @@ class Demonstrated:
         else:
             fault = f"step {pivot} was {self.actions[pivot][:LONGEST_QUOTE]}"
             outcome = "success_but_inefficient" if succeeded else "failure"
-            fields = (summary, fault, outcome, self._right(pivot), pivot)
+            fields = (summary, fault, outcome, self.rights[pivot], pivot)
         return dict(zip(FIELDS, fields, strict=True))
 
     def vocabulary(self) -> Iterator[str]:
@@ -141,10 +153,3 @@ class Demonstrated:
                 yield from (action, observation)
                 if terminated or truncated:
                     break
-
-    def _right(self, step: int) -> str:
-        """Returns the plan's next action at `step`, or the plan's last action if all were taken."""
-        done = 0
-        for action in self.actions[:step]:
-            done += done < len(self.plan) and action.strip() == self.plan[done].strip()
-        return self.plan[min(done, len(self.plan) - 1)].strip()

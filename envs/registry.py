@@ -30,6 +30,8 @@ ENVIRONMENTS = {
     **dict.fromkeys(MATHEMATICS, "envs.questions.math_problems:MathProblems"),
     "workshop": "envs.builtin.workshop:Workshop",
     "keys": "envs.builtin.keys:Keys",
+    "frozen_lake": "envs.builtin.frozen_lake:FrozenLake",
+    "sokoban": "envs.builtin.sokoban:Sokoban",
     "alfworld": "envs.adapters.alfworld:AlfWorld",
     "scienceworld": "envs.adapters.scienceworld.scienceworld:ScienceWorld",
     "webshop": "envs.adapters.webshop:WebShop",
@@ -37,11 +39,13 @@ ENVIRONMENTS = {
     "agent": "envs.agents.agent:Agent",
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
-BUILTIN_WORLDS = ("workshop", "keys")
+BUILTIN_WORLDS = ("workshop", "keys", "frozen_lake", "sokoban")
 """The environments of envs.builtin. They need no other package and have a demonstrator."""
 FAMILIES = {
+    "gym": "envs.adapters.gym:Gymnasium",
     "openenv": "envs.adapters.openenv:OpenEnv",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
+    "textworld": "envs.adapters.textworld:TextWorld",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
 """Environments with names `family:member`. The constructor's first argument is the member's name.

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from envs.builtin.workshop import Workshop
 from envs.demonstrations import Demonstrated, demonstrating, warmup_tasks
 from envs.testing import check_env
 from r3l.errors import UserError
+from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.reflection import parse
 from tests.envs.test_registry import DOOR
 
@@ -87,3 +89,45 @@ def test_an_environment_without_demonstrations_is_told_which_method_is_missing(
     assert isinstance(env, Demonstrated)
     with pytest.raises(UserError, match="seed 5 is empty"):
         env.reset(seed=5, options={})
+
+
+class Stairs:
+    """Three steps up; `replans` as the subclass says."""
+
+    spec = EnvSpec("stairs", "Go up.", max_steps=20)
+
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
+        self.height = 0
+        return "at 0", {}
+
+    def step(self, action: str) -> Any:
+        self.height += {"up": 1, "down": -1}.get(action, 0)
+        top = self.height == 3
+        return f"at {self.height}", float(top), top, False, {}
+
+    def demonstration(self) -> list[str]:
+        return ["up"] * (3 - self.height) if self.height < 3 else []
+
+    def close(self) -> None: ...
+
+
+class Replanning(Stairs):
+    replans = True
+
+    def demonstration(self) -> list[str]:
+        return [*["come on", "up"] * (3 - self.height)]
+
+
+def test_a_demonstrator_finds_its_way_back_after_a_mistake_if_it_can_plan_anew() -> None:
+    env = Demonstrated(Replanning(), [])
+    env.reset(seed=0, options={})
+    for action in ("come on", "down", "down"):
+        env.step(action)
+    assert env.rest == ["come on", "up"] * 5
+    assert played(env, Skill(), random.Random(0)) == 1.0
+    assert env.reflection()["retry_from_step"] == 1
+    assert env.reflection()["improvement_suggestion"] == "up"
+    env = Demonstrated(Stairs(), [])
+    env.reset(seed=0, options={})
+    env.step("down")
+    assert env.rest == ["up"] * 3  # goes on with the old plan

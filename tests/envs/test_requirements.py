@@ -20,6 +20,8 @@ def refusal(name, **options):
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
     [
+        ("gym:FrozenLake-v1", "gymnasium", "gym"),
+        ("textworld:cooking", "textworld", "textworld"),
         ("alfworld", "textworld", "alfworld"),
         ("scienceworld", "scienceworld", "scienceworld"),
         ("webshop", "bm25s", "webshop"),
