@@ -104,8 +104,8 @@ def wilson(values: Sequence[float]) -> Interval:
 
 def bootstrap(values: Sequence[float]) -> Interval:
     """Computes a 95 % interval for the mean of independent values (percentile bootstrap). The same
-    values give the same interval."""
-    data = np.asarray(values, dtype=np.float64)
+    values give the same interval, in any order: actors finish an evaluation's tasks in any."""
+    data = np.sort(np.asarray(values, dtype=np.float64))
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
@@ -246,4 +246,4 @@ def _estimate(
     values = [value for value in of_tasks if value is not None]
     if not values:
         return Estimate()
-    return Estimate(sum(values) / len(values), *interval(values))
+    return Estimate(math.fsum(values) / len(values), *interval(values))

@@ -98,6 +98,11 @@ def test_the_exact_probability_is_a_metric_only_where_it_was_measured():
     assert "exact" not in compare(here, [attempted(name) for name in "abc"])
 
 
+def test_a_report_does_not_depend_on_the_order_in_which_tasks_were_finished():
+    attempts = [attempted(f"t{n}", 0, reward=0.1 * (n % 7)) for n in range(40)]
+    assert report(attempts) == report(attempts[::-1])
+
+
 def test_further_temperatures_have_tags_of_their_own():
     greedy = report([attempted("a", reward=1.0, family="f")])
     found = scalars(report([attempted("a", family="f")]), {0.0: greedy, 0.25: greedy})
