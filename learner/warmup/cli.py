@@ -23,6 +23,7 @@ from learner.warmup.recipe import (
 from r3l.errors import UserError
 from r3l.models.model_folder import user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
+from r3l.rollout.prompts import GuidanceText
 from r3l.run.process.command_line import echo
 from r3l.run.settings.learner import Compute
 from r3l.settings import yaml_text
@@ -68,6 +69,7 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @_setting("withheld", click.IntRange(0), "rules not demonstrated, left for reward to teach")
 @_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing a withheld rule")
 @_setting("waste", click.FloatRange(0, 1), "share of the demonstrator's actions that do nothing")
+@_setting("guidance_text", click.Choice(get_args(GuidanceText)), "shown to demonstrated retries")
 @_setting(
     "earlier_reasoning",
     click.Choice(get_args(EarlierReasoning)),

@@ -11,6 +11,7 @@ from envs import registry
 from envs.base import Skill
 from r3l.models.model_path import model_path
 from r3l.rollout.chat import EarlierReasoning
+from r3l.rollout.prompts import GuidanceText
 from r3l.run.settings.learner import Compute, LearnerConfig, LoraConfig
 from r3l.settings import yaml_text
 
@@ -37,6 +38,7 @@ class Recipe:
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
+    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 
@@ -53,6 +55,7 @@ class Recipe:
     withheld: int = 4
     certainty: float = 0.0
     waste: float = 0.03
+    guidance_text: GuidanceText = "report"
     earlier_reasoning: EarlierReasoning = "refuse"
 
     @cached_property
@@ -134,6 +137,7 @@ class Recipe:
             "from": _start_model(self.start),
             "steps": self.steps,
             "skill": asdict(self.skill),
+            "guidance_text": self.guidance_text,
         }
 
 

@@ -337,6 +337,6 @@ def at_most(corrections: Sequence[list[Counted]], tokens: float, step: int) -> l
     def place(each: list[Counted]) -> bytes:
         text = b"".join(row.token_ids.tobytes() for sample in each for row in sample.rows)
         key = step.to_bytes(8, "little", signed=True)
-        return hashlib.blake2b(each[0].group.encode() + text, digest_size=16, key=key).digest()
+        return hashlib.blake2b(text, digest_size=16, key=key).digest()
 
     return sorted(corrections, key=place)[:fitting]
