@@ -129,6 +129,9 @@ VARIANTS: dict[str, Variant] = {
     "useless_gated": _taught("useless guidance, measured gate", "useless", GATE),
     "harmful": _taught("harmful guidance", "harmful"),
     "harmful_gated": _taught("harmful guidance, measured gate", "harmful", GATE),
+    "useful_only": _taught("useful guidance, no auxiliary loss", "useful", NO_SFT),
+    "useless_only": _taught("useless guidance, no auxiliary loss", "useless", NO_SFT),
+    "harmful_only": _taught("harmful guidance, no auxiliary loss", "harmful", NO_SFT),
     "useless_gated_only": _taught(
         "useless guidance, measured gate, no auxiliary loss", "useless", GATE, NO_SFT
     ),
@@ -325,6 +328,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e12": (
         Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),
         Part((_EASY, REPLAYED), ("useless_gated_only", "harmful_gated_only"), 1),
+        Part((_EASY, REPLAYED), ("useful_only", "useless_only", "harmful_only"), 1),
     ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }

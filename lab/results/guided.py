@@ -27,7 +27,10 @@ def costs(records: Sequence[Record]) -> str:
             if not all(arms):
                 continue
             gated = [retries(run) for run in arms[2]]
-            alone = select(records, EXPERIMENT, cell, f"{guidance}_gated_only")
+            bare = [
+                select(records, EXPERIMENT, cell, f"{guidance}{end}")
+                for end in ("_only", "_gated_only")
+            ]
             rows.append([
                 f"{CELLS[cell].base:g}",
                 guidance,
@@ -35,12 +38,12 @@ def costs(records: Sequence[Record]) -> str:
                 shown(over_the_better(*arms)),
                 over(arms[0], arms[1], WORTH[0], "tokens"),
                 f"{mean(gated):.2f}",
-                f"{_mean(alone, 'steps')}, {_mean(alone, 'tokens')}" if alone else "–",
+                *(f"{_mean(one, 'steps')}, {_mean(one, 'tokens')}" if one else "–" for one in bare),
                 str(len(gated)),
             ])  # fmt: skip
     columns = ["guidance", "with retries", "without", "measured", "over the better",
                "with over without", "groups with retries",
-               "no auxiliary loss", "seeds"]  # fmt: skip
+               "with retries, no auxiliary loss", "measured, no auxiliary loss", "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
 
 

@@ -15,6 +15,7 @@ from r3l.algorithms.batch import Batch
 from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.r3l import R3L
+from r3l.algorithms.rows import IMITATION
 from r3l.records import Extra, Group, Origin, Recalled, SlotResult, done
 from r3l.run.config import load
 from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
