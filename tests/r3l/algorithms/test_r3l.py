@@ -384,7 +384,8 @@ def test_samples_within_a_budget_are_the_same_whatever_their_order(sizes, budget
     assert tokens_of(found) <= budget
     again = at_most(data.draw(st.permutations(made)), budget, step)
     assert [id(each) for each in again] == [id(each) for each in found]
-    assert all(each in made for each in found), "both samples of a correction, or none"
+    whole = {id(each) for each in made}
+    assert whole.issuperset(map(id, found)), "both samples of a correction, or none"
     one_more = sorted(sizes, reverse=True)[: len(found) + 1]
     assert len(found) == len(made) or sum(one_more) > budget, "any of the others fits no more"
 
@@ -415,7 +416,7 @@ def test_the_step_of_a_draw_is_the_version_of_its_batch(make_trajectory):
     groups = [corrected(make_trajectory, steps=(2, n)) for n in range(2, 9)]
 
     def found(version):
-        aux = supervised(get(sft_share=0.9).rows(Batch(groups, version=version)))
+        aux = supervised(get(sft_share=0.4).rows(Batch(groups, version=version)))
         return [row.token_ids.tolist() for row in aux]
 
     assert 0 < len(found(1)) < 14 and found(1) == found(1) and found(None) == found(0)
