@@ -154,7 +154,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        yield from prompts.texts.values()
+        yield from (text.replace("{report}", "") for text in prompts.texts.values())
     yield "step sees does end"
     for seed in range(20):
         yield env.reset(seed=seed)[0]

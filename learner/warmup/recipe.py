@@ -38,7 +38,9 @@ class Recipe:
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
-    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text
+    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text; None: what
+      a run shows without being told: the advice to a tiny policy, by the demo's settings, else the
+      report
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 
@@ -55,7 +57,7 @@ class Recipe:
     withheld: int = 4
     certainty: float = 0.0
     waste: float = 0.03
-    guidance_text: GuidanceText = "report"
+    guidance_text: GuidanceText | None = None
     earlier_reasoning: EarlierReasoning = "refuse"
 
     @cached_property
@@ -78,9 +80,12 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns a copy of the recipe. If `steps` or `lr` is missing, the copy has the default."""
+        """Returns a copy of the recipe. If `steps`, `lr` or `guidance_text` is missing, the copy has
+        the default."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
-        return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
+        text: GuidanceText = self.guidance_text or ("report" if self.pretrained else "advice")
+        steps, lr = self.steps or steps, self.lr or self.usual_lr
+        return replace(self, steps=steps, lr=lr, guidance_text=text)
 
     def warning(self) -> str:
         """Returns a warning about the learning rate of a resolved recipe, or ""."""
