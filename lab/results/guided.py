@@ -34,16 +34,17 @@ def costs(records: Sequence[Record]) -> str:
             rows.append([
                 f"{CELLS[cell].base:g}",
                 guidance,
-                *(f"{_mean(runs, 'steps')}, {_mean(runs, 'tokens')}" for runs in arms),
+                *map(_spent, arms),
                 shown(over_the_better(*arms)),
                 over(arms[0], arms[1], WORTH[0], "tokens"),
                 f"{mean(gated):.2f}",
-                *(f"{_mean(one, 'steps')}, {_mean(one, 'tokens')}" if one else "–" for one in bare),
+                *(_spent(runs) if runs else "–" for runs in bare),
                 str(len(gated)),
             ])  # fmt: skip
     columns = ["guidance", "with retries", "without", "measured", "over the better",
                "with over without", "groups with retries",
-               "with retries, no auxiliary loss", "measured, no auxiliary loss", "seeds"]  # fmt: skip
+               "with retries, no auxiliary loss", "measured, no auxiliary loss",
+               "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
 
 
@@ -72,6 +73,10 @@ def over_the_better(
 
 def _tokens(run: Any) -> Cost:
     return cost(run, WORTH[0], "tokens")
+
+
+def _spent(runs: Sequence[Record]) -> str:
+    return f"{_mean(runs, 'steps')}, {_mean(runs, 'tokens')}"
 
 
 def _mean(runs: Sequence[Record], unit: str) -> str:

@@ -72,7 +72,7 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @click.option(
     "--guidance-text",
     type=click.Choice(get_args(GuidanceText)),
-    help="shown to demonstrated retries; unset: advice for a tiny model, report for a pretrained one",
+    help="shown to demonstrated retries; unset: advice for a tiny model, else the report",
 )
 @_setting(
     "earlier_reasoning",

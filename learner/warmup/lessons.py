@@ -152,9 +152,10 @@ def teachers(
 def texts(env: Demonstrating) -> Iterable[str]:
     """Yields texts that together have all words that a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
-    yield from env.vocabulary()
+    written = [*env.vocabulary()]
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        yield from (text.replace("{report}", "") for text in prompts.texts.values())
+        written += prompts.texts.values()
+    yield from (text.replace("{report}", "") for text in written)  # a placeholder, never read
     yield "step sees does end"
     for seed in range(20):
         yield env.reset(seed=seed)[0]

@@ -38,9 +38,8 @@ class Recipe:
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
-    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text; None: what
-      a run shows without being told: the advice to a tiny policy, by the demo's settings, else the
-      report
+    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text; None: the
+      advice to a tiny policy, as in launch/presets/demo.yaml, else the report
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 
@@ -80,8 +79,7 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns a copy of the recipe. If `steps`, `lr` or `guidance_text` is missing, the copy has
-        the default."""
+        """Returns a copy of the recipe. A missing `steps`, `lr` or `guidance_text` has the default."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         text: GuidanceText = self.guidance_text or ("report" if self.pretrained else "advice")
         steps, lr = self.steps or steps, self.lr or self.usual_lr

@@ -25,9 +25,7 @@ class PartGradients:
             held = self.of(name)
             if not part.requires_grad:
                 continue
-            found = torch.autograd.grad(
-                part, self.parameters, retain_graph=True, allow_unused=True
-            )
+            found = torch.autograd.grad(part, self.parameters, retain_graph=True, allow_unused=True)
             for total, gradient in zip(held, found, strict=True):
                 if gradient is not None:
                     total += gradient

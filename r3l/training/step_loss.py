@@ -69,7 +69,7 @@ def step_loss(
     pack: Pack,
     gradients: PartGradients | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Returns (a micro-batch's loss, sums for metrics). `gradients`: gets those of the loss's parts.
+    """Returns (a micro-batch's loss, sums for metrics). `gradients`: collects those of the parts.
     Raises UserError if `loss` does not return named scalars."""
     logprobs_BT, entropy_BT = forward(micro.nodes, micro.mask_BT, micro.temperatures_B)
     # Even if no token is selected, a poisoned loss must reach the weights.

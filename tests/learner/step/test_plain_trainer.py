@@ -84,7 +84,9 @@ def test_two_ranks_answer_as_one_does_under_every_zero_stage_and_with_adapters(
         # Adam turns what rounding makes of gradients near 0 into steps of full length.
         same(first[variant], expected, exact=2e-5)
     for name, tensor in own.weights().items():
-        apart = (torch.tensor(first["zero_stage=1;part_norms=true"]["weights"][name]) - tensor).abs()
+        apart = (
+            torch.tensor(first["zero_stage=1;part_norms=true"]["weights"][name]) - tensor
+        ).abs()
         assert float(apart.mean()) < 1e-6, name
 
 

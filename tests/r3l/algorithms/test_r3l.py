@@ -392,7 +392,7 @@ def test_samples_within_a_budget_are_the_same_whatever_their_order(sizes, budget
 
 def test_a_corrections_chance_to_be_trained_does_not_depend_on_its_length():
     sizes = [4, 40] * 20  # 880 tokens; of a quarter, 220, five of the longest fit
-    kept = {size: 0 for size in sizes}
+    kept = dict.fromkeys(sizes, 0)
     steps = 1000
     for step in range(steps):
         found = at_most(corrections_of(sizes), 220, step)

@@ -36,7 +36,11 @@ def test_the_defaults_are_the_settings_of_the_paper():
     assert (algorithm.normalize, algorithm.sft_weight) == ("trajectory", 1.0)
     assert (algorithm.sft_share, algorithm.guidance_text) == (None, "report")
     assert algorithm.verified_requires_success and algorithm.pivot_shift == 0
-    assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (1.0, 0.7, 0.4)
+    assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
+        1.0,
+        0.7,
+        0.4,
+    )
     assert actor.max_response_tokens is None and EnvSpec("e", "", 25).max_response_tokens == 512
     assert actor.max_reflection_tokens == 4096
     assert (learner.lr, learner.grad_clip, learner.sync_every) == (1e-6, 1.0, 1)
