@@ -79,7 +79,7 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns a copy of the recipe. A missing `steps`, `lr` or `guidance_text` has the default."""
+        """Returns a copy of the recipe, with defaults for `steps`, `lr` and `guidance_text`."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         text: GuidanceText = self.guidance_text or ("report" if self.pretrained else "advice")
         steps, lr = self.steps or steps, self.lr or self.usual_lr
