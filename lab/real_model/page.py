@@ -46,7 +46,10 @@ UNITS = {
 Lines = Sequence[dict[str, Any]]
 Policy = tuple[str, int, int]
 """A warm policy: its machine, its dose and the first of the seeds that begin from it."""
-SHARED = {("AMD EPYC", 200): (1, 2), ("AMD EPYC", 1000): (2, 3)}
+SHARED: dict[tuple[str, int], tuple[int, ...]] = {
+    ("AMD EPYC", 200): (1, 2),
+    ("AMD EPYC", 1000): (2, 3),
+}
 """Seeds that begin from one warm policy, by machine and dose. On a GPU all seeds of a dose do."""
 
 
