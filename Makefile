@@ -18,7 +18,8 @@ IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 .PHONY: demo test unit system nightly check types site pages format docs clean
 .PHONY: results lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
-# runs/demo, or with the time in its name if that is there.
+# runs/demo, or with the time in its name if that is there. R³L as in the paper, but retries read the
+# advice alone, as the built-in policy was taught (launch/presets/demo.yaml).
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 

@@ -24,7 +24,7 @@ A value comes from the first of these that has it:
 3. the YAML file that `--config` names, the one of `launch/presets/` that `--preset` names, or for
    `r3l-launch --resume` the run's own `config.yaml`;
 4. `launch/presets/demo.yaml`, the settings of the demo, if the model is `builtin` (which it is if
-   nothing names one), without `--preset` and `--resume`;
+   nothing names one), without `--resume`;
 5. the default below.
 
 The file may be another run's `config.yaml`. Another `algorithm` than the file's keeps those of its

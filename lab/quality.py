@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -25,6 +25,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.r3l import R3L
 from r3l.records import SUCCESS, Group, ReflectionRecord, Task, Trajectory
 from r3l.rollout.policy_interface import Policy
+from r3l.rollout.prompts import GuidanceText
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from r3l.run.process.command_line import OneLine, echo
@@ -60,7 +61,7 @@ LEGEND = """\
   success, reward: of first attempts; parsed: usable reflections; pivots: as the teacher chooses
   guided, restart: success after a failure, by a retry with advice or a new attempt without
   told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
-ACTOR = ActorConfig(max_reflection_tokens=256)
+ACTOR = ActorConfig(max_reflection_tokens=256, reflect_temperature=1)
 
 
 @click.command("lab.quality", cls=OneLine)
@@ -71,18 +72,29 @@ ACTOR = ActorConfig(max_reflection_tokens=256)
 @click.option(
     "--outcome-first", is_flag=True, help="reflections begin with the outcome; records nothing"
 )
+@click.option(
+    "--guidance-text",
+    type=click.Choice(get_args(GuidanceText)),
+    help="what retries are shown; unset: what the policy was taught; another records nothing",
+)
 @DRY_RUN
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def quality(
-    model: Path, tasks: int, outcome_first: bool, dry_run: bool, overrides: tuple[str, ...]
+    model: Path,
+    tasks: int,
+    outcome_first: bool,
+    guidance_text: GuidanceText | None,
+    dry_run: bool,
+    overrides: tuple[str, ...],
 ) -> None:
     """Play held-out tasks with a policy of `r3l-learner warmup`, and record its quality in MODEL.
 
     KEY=VALUE are settings, such as actor.earlier_reasoning=keep.
     """
     worlds = warmed_for(model)
-    reflections = f"actor.max_reflection_tokens={ACTOR.max_reflection_tokens}"
-    config = configuration.load(None, [f"model={model}", reflections, *overrides])
+    reflections = [f"actor.max_reflection_tokens={ACTOR.max_reflection_tokens}"]
+    reflections += [f"actor.reflect_temperature={ACTOR.reflect_temperature}"]
+    config = configuration.load(None, [f"model={model}", *reflections, *overrides])
     chat_format(config, model_folder(config.model))
     if dry_run:
         for world in worlds:
@@ -90,8 +102,10 @@ def quality(
         return
     log = model / "engine.log"
     echo(f"starting an engine for {model} (log: {log})", err=True)
+    if guidance_text:
+        worlds = [world._replace(guidance_text=guidance_text) for world in worlds]
     measured = asyncio.run(_measure_all(worlds, config, tasks, log, outcome_first))
-    if not outcome_first:
+    if not outcome_first and worlds == warmed_for(model):
         keep_quality(model, {env: asdict(its) for env, its in measured.items()})
     for env, its in measured.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(its).items() if k != "tasks")
@@ -118,6 +132,7 @@ async def _measure_all(
                 world.options,
                 actor=config.actor,
                 outcome_first=outcome_first,
+                guidance_text=world.guidance_text,
             )
             for world in worlds
         }
@@ -131,6 +146,7 @@ async def measure(
     *,
     actor: ActorConfig = ACTOR,
     outcome_first: bool = False,
+    guidance_text: GuidanceText = "advice",
 ) -> Quality:
     """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
     the failed tasks, and play each task once more with every rule stated."""
@@ -149,7 +165,8 @@ async def measure(
         return await asyncio.gather(*groups)
 
     single = Algorithm(group_size=1)
-    groups = await explore(R3L(group_size=2, outcome_first=outcome_first), tasks)
+    retried = R3L(group_size=2, outcome_first=outcome_first, guidance_text=guidance_text)
+    groups = await explore(retried, tasks)
     firsts = [_attempt(group, 0) for group in groups]
     retries = [_attempt(group, 1) for group in groups]
     failed = [i for i, first in enumerate(firsts) if not _succeeded(first)]

@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 from envs.base import Skill
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
+from r3l.rollout.prompts import GuidanceText
 
 
 class Warmed(NamedTuple):
     """A world that a policy was warmed up for. `quality`: empty if not measured. `steps`: of the
-    optimizer."""
+    optimizer. `guidance_text`: what its demonstrated retries were shown."""
 
     env: str
     options: dict[str, Any]
     skill: Skill
     quality: dict[str, float]
     steps: int
+    guidance_text: GuidanceText
 
 
 def warmed_for(folder: Path) -> list[Warmed]:
@@ -27,9 +29,11 @@ def warmed_for(folder: Path) -> list[Warmed]:
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
         skill, steps = Skill(**made["skill"]), made["steps"]
-        quality = made.get("quality", {})
+        quality, shown = made.get("quality", {}), made.get("guidance_text", "advice")
         return [
-            Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}), steps)
+            Warmed(
+                world["env"], world["options"], skill, quality.get(world["env"], {}), steps, shown
+            )
             for world in made["worlds"]
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -3,7 +3,7 @@
 The core runs in one process, without a service:
 
     policy, trainer = r3l.LocalPolicy("builtin"), r3l.Trainer("builtin", lr=1e-3)
-    algorithm = r3l.R3L(group_size=8)
+    algorithm = r3l.R3L(group_size=8, guidance_text="advice")
     for task in r3l.tasks("workshop", 200):
         group = asyncio.run(r3l.explore(algorithm, task, policy, "workshop"))
         batch = r3l.Batch([group])

@@ -27,7 +27,8 @@ PROMPTS = {
     "reflect_system": "Review this attempt and answer with one JSON object: trajectory_summary, "
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
     "reflect_user": "{log}\nreward {reward}.",
-    "guidance": "advice: {improvement_suggestion}.",
+    "guidance": "advice: {report}",
+    "advice": "advice: {improvement_suggestion}.",
 }
 
 

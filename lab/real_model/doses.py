@@ -103,6 +103,7 @@ def _data(file: Path, lines: Iterator[str], dry_run: bool) -> str:
 
 def _warmup(out: Path, words: Sequence[str], dry_run: bool) -> None:
     command = ["warmup", "--out", str(out), *words, "--compute", "bfloat16"]
+    command += ["--guidance-text", "advice"]
     if dry_run:
         show_learner(*command)
         return

@@ -44,6 +44,13 @@ UNITS = {
     "wall": "seconds",
 }  # fmt: skip
 Lines = Sequence[dict[str, Any]]
+Policy = tuple[str, int, int]
+"""A warm policy: its machine, its dose and the first of the seeds that begin from it."""
+SHARED: dict[tuple[str, int], tuple[int, ...]] = {
+    ("AMD EPYC", 200): (1, 2),
+    ("AMD EPYC", 1000): (2, 3),
+}
+"""Seeds that begin from one warm policy, by machine and dose. On a GPU all seeds of a dose do."""
 
 
 def render(lines: Lines) -> str:
@@ -109,8 +116,9 @@ def examples(probes: Lines) -> str:
 
 def pairs(runs: Lines) -> str:
     """R³L with and without reflection, by dose, machine and seed, with the mean difference of each
-    dose. If a run was stopped, counts only the evaluations that both runs have."""
-    rows, differences = [], dict[int, list[float]]()
+    dose over seeds and over warm policies, each with the mean of its seeds. If a run was stopped,
+    counts only the evaluations that both runs have."""
+    rows, differences = [], dict[int, list[tuple[Policy, float]]]()
     for where, dose, _, made in _by_variant([run for run in runs if run["variant"] == "r3l"]):
         for one in sorted(made, key=lambda run: run["seed"]):
             named = {"variant": "no_reflect"} | {
@@ -122,16 +130,24 @@ def pairs(runs: Lines) -> str:
             shared = min(len(one["evaluations"]), len(other["evaluations"]))
             both = [run | {"evaluations": run["evaluations"][:shared]} for run in (one, other)]
             after = [after_start(run) for run in both]
-            differences.setdefault(dose, []).append(after[0] - after[1])
+            apart = (policy_of(one), after[0] - after[1])
+            differences.setdefault(dose, []).append(apart)
             cells = [
                 f"{_before([run]):.3f} → {mean:.3f}" for run, mean in zip(both, after, strict=True)
             ]
             gain = f"{one['means'].get('group/guidance_gain', 0.0):+.2f}"
             names = [f"{dose:,}", where, str(one["seed"]), gain]
             rows.append((dose, [*names, *cells, f"{after[0] - after[1]:+.3f}"]))
-    for dose, values in differences.items():
-        count = f"{len(values)} seeds"
-        rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", over_seeds(values, 3)]))
+    for dose, found in differences.items():
+        by_policy: dict[Policy, list[float]] = {}
+        for policy, value in found:
+            by_policy.setdefault(policy, []).append(value)
+        means = [fmean(values) for values in by_policy.values()]
+        for count, values in (
+            (f"{len(found)} seeds", [value for _, value in found]),
+            (f"{len(means)} warm policies", means),
+        ):
+            rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", over_seeds(values, 3)]))
     head = "dose, machine, seed, gain in training, R³L, without reflection, difference"
     return _table(head.split(", "), [row for _, row in sorted(rows, key=lambda row: row[0])])
 
@@ -279,6 +295,14 @@ def rows_of_a_step(runs: Lines) -> str:
             cells.append(" / ".join(f"{count:,.0f}" for count in counts))
         rows.append(cells)
     return _table(["machine", "dose", "variant", *ROWS, ALL], rows)
+
+
+def policy_of(run: dict[str, Any]) -> Policy:
+    """The warm policy that a run begins from."""
+    where, dose, seed = run["machine"], run["dose"], run["seed"]
+    together = SHARED.get((where, dose), ())
+    first = 0 if on_gpu(run) else together[0] if seed in together else seed
+    return where, dose, first
 
 
 def after_start(run: dict[str, Any]) -> float:

@@ -177,7 +177,9 @@ class Probe:
         own["another"] = next((guide for guide in others if guide is not None), None)
         own |= {"empty": EMPTY, "right": self._right(slot, task)}
         return {"plain": ""} | {
-            kind: prompts.guidance(guide) for kind, guide in own.items() if guide is not None
+            kind: prompts.guidance(guide, "advice")
+            for kind, guide in own.items()
+            if guide is not None
         }
 
     def _right(self, slot: Slot, task: Task) -> Reflection:
@@ -190,7 +192,8 @@ class Probe:
 
 def configured(model: Path, settings: Sequence[str]) -> RunConfig:
     """The configuration of a probe."""
-    return configuration.load(SETTINGS, [f"model={model}", *settings])
+    given = [f"model={model}", "actor.reflect_temperature=1", *settings]
+    return configuration.load(SETTINGS, given)
 
 
 async def probe(model: Path, log: Path, settings: Sequence[str] = ()) -> dict[str, Any]:

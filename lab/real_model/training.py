@@ -18,13 +18,15 @@ from r3l.errors import UserError
 from r3l.run.files import json_lines
 from r3l.run.files.run_folder import RunFolder
 
-R3L = ("algorithm=r3l", "algorithm.sft_share=null")
+SHOWN = ("algorithm=r3l", "algorithm.guidance_text=advice", "actor.reflect_temperature=1")
+"""As the lines were made: the warm policies were taught to read the advice alone."""
+R3L = (*SHOWN, "algorithm.sft_share=null")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "grpo": ("algorithm=grpo", "algorithm.kl_coef=0"),
     "grpo_float32": ("algorithm=grpo", "algorithm.kl_coef=0", "learner.compute=dtype"),
     "r3l": R3L,
     "no_reflect": (*R3L, "algorithm.reflect=false"),
-    "capped": ("algorithm=r3l", "algorithm.sft_share=0.25"),
+    "capped": (*SHOWN, "algorithm.sft_share=0.25"),
     "outcome_first": (*R3L, "algorithm.outcome_first=true"),
     "gated": (*R3L, "algorithm.gate=measured"),
     # About as many CPU seconds as R³L takes for its 20 steps.

@@ -64,7 +64,8 @@ class Cell:
         read and reflect."""
         dials = [part for k, v in self.options.items() for part in ("--set", f"{k}={v}")]
         return ["warmup", "--env", "workshop", *dials, "--withheld", str(self.withheld),
-                "--model", str(START_POLICY), "--out", str(out), *self.warm_settings]  # fmt: skip
+                "--model", str(START_POLICY), "--out", str(out), "--guidance-text", "advice",
+                *self.warm_settings]  # fmt: skip
 
     @property
     def warm_settings(self) -> tuple[str, ...]:

@@ -156,6 +156,9 @@ VARIANTS: dict[str, Variant] = {
     "useless_gated": _taught("useless guidance, measured gate", "useless", GATE),
     "harmful": _taught("harmful guidance", "harmful"),
     "harmful_gated": _taught("harmful guidance, measured gate", "harmful", GATE),
+    "useful_only": _taught("useful guidance, no auxiliary loss", "useful", NO_SFT),
+    "useless_only": _taught("useless guidance, no auxiliary loss", "useless", NO_SFT),
+    "harmful_only": _taught("harmful guidance, no auxiliary loss", "harmful", NO_SFT),
     "useless_gated_only": _taught(
         "useless guidance, measured gate, no auxiliary loss", "useless", GATE, NO_SFT
     ),
@@ -283,15 +286,16 @@ BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 
 def load(model: Path | str, settings: Sequence[str]) -> RunConfig:
     """Loads the settings of a run, over SETTINGS."""
-    return configuration.load(SETTINGS, [f"model={model}", *of_the_paper(settings)])
+    return configuration.load(SETTINGS, [f"model={model}", *as_measured(settings)])
 
 
-def of_the_paper(settings: Sequence[str]) -> list[str]:
-    """Returns settings in which R³L trains on all auxiliary samples, as in the paper. A limit that
-    `settings` has stays."""
-    limited = any(setting.startswith("algorithm.sft_share=") for setting in settings)
-    every = ["algorithm.sft_share=null"] if "algorithm=r3l" in settings and not limited else []
-    return [*settings, *every]
+def as_measured(settings: Sequence[str]) -> list[str]:
+    """Returns settings with the two that all lines have and the paper does not: reflections are
+    sampled at temperature 1, and a retry is shown the advice alone, as its warm policy was
+    taught."""
+    retries = {"algorithm=r3l", "algorithm=reflect_grpo"}.intersection(settings)
+    shown = ["algorithm.guidance_text=advice"] if retries else []
+    return ["actor.reflect_temperature=1", *settings, *shown]
 
 
 E0_TOKENS = 60_000
@@ -354,6 +358,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e12": (
         Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),
         Part((_EASY, REPLAYED), ("useless_gated_only", "harmful_gated_only"), 1),
+        Part((_EASY, REPLAYED), ("useful_only", "useless_only", "harmful_only"), 1),
     ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }

@@ -27,20 +27,24 @@ def costs(records: Sequence[Record]) -> str:
             if not all(arms):
                 continue
             gated = [retries(run) for run in arms[2]]
-            alone = select(records, EXPERIMENT, cell, f"{guidance}_gated_only")
+            bare = [
+                select(records, EXPERIMENT, cell, f"{guidance}{end}")
+                for end in ("_only", "_gated_only")
+            ]
             rows.append([
                 f"{CELLS[cell].base:g}",
                 guidance,
-                *(f"{_mean(runs, 'steps')}, {_mean(runs, 'tokens')}" for runs in arms),
+                *map(_spent, arms),
                 shown(over_the_better(*arms)),
                 over(arms[0], arms[1], WORTH[0], "tokens"),
                 f"{mean(gated):.2f}",
-                f"{_mean(alone, 'steps')}, {_mean(alone, 'tokens')}" if alone else "–",
+                *(_spent(runs) if runs else "–" for runs in bare),
                 str(len(gated)),
             ])  # fmt: skip
     columns = ["guidance", "with retries", "without", "measured", "over the better",
                "with over without", "groups with retries",
-               "no auxiliary loss", "seeds"]  # fmt: skip
+               "with retries, no auxiliary loss", "measured, no auxiliary loss",
+               "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
 
 
@@ -69,6 +73,10 @@ def over_the_better(
 
 def _tokens(run: Any) -> Cost:
     return cost(run, WORTH[0], "tokens")
+
+
+def _spent(runs: Sequence[Record]) -> str:
+    return f"{_mean(runs, 'steps')}, {_mean(runs, 'tokens')}"
 
 
 def _mean(runs: Sequence[Record], unit: str) -> str:

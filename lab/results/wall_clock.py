@@ -21,7 +21,7 @@ import click
 from envs.registry import all_options
 from lab.dry_run import DRY_RUN, show_launch
 from lab.results.cells import CELLS
-from lab.results.experiments import SETTINGS, VARIANTS, of_the_paper, parsed
+from lab.results.experiments import SETTINGS, VARIANTS, as_measured, parsed
 from lab.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
 from lab.warmed import warmed_for
 from launch.checks.presets import preset_file
@@ -66,7 +66,7 @@ class System:
     def with_model(self, model: Path) -> list[str]:
         """The arguments of r3l-launch for a warm policy."""
         world = ["--preset", PRESET] if self.cell in STEPS else ["--config", str(SETTINGS)]
-        return [*world, f"model={model}", *of_the_paper(self.settings())]
+        return [*world, f"model={model}", *as_measured(self.settings())]
 
     def show(self, policies: Path) -> None:
         """Print its command, and before it the one that makes a missing warm policy of a cell."""

@@ -101,6 +101,20 @@ def test_a_number_without_lines_is_a_dash() -> None:
     assert found["e2 base-0.13-rho-1 sft_none steps"] == "–" and "e5 gain" not in found
 
 
+def test_costs_of_a_quarter_of_the_samples_are_means_over_cells() -> None:
+    costs = {"sft_quarter": (18, 28), "sft_none": (10, 28), "r3l": (18, 10)}
+    records = [
+        run(cell, variant, steps) | {"experiment": "e11"}
+        for variant, both in costs.items()
+        for cell, steps in zip(("base-0.13-rho-1", "base-0.02-rho-1"), both, strict=True)
+    ]
+    found = numbers(records, [], [])
+    # two steps less until the mean of five is 0.5: √(16/8 · 26/26), √(16/16 · 26/8)
+    assert found["e11 sft_quarter over sft_none steps"].startswith("1.41 (")
+    assert found["e11 sft_quarter over r3l steps"].startswith("1.80 (")
+    assert found["e2 sft_quarter over r3l steps"] == "–"
+
+
 def test_algorithms_without_a_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [run("c", variant, 9) for variant in ("r3l", "grpo", "flat_replaced", "r3", "arpo")]
     missing = not_trained(records)

@@ -23,10 +23,13 @@ def test_the_gate_is_measured_against_the_cheaper_arm_of_each_seed() -> None:
     assert f"{over_the_better(with_retries, without, gated).value:.3f}" == "2.000"
     row = costs([*with_retries, *without, *gated]).splitlines()[-1]
     assert row.startswith("| 0.13 | useful | 25, 250 | 20, 200 | 30, 300 | 2.00")
-    assert row.endswith("| 1.00 | – | 2 |")
+    assert row.endswith("| 1.00 | – | – | 2 |")
     alone = [line("useful_gated_only", 0, 12)]
     row = costs([*with_retries, *without, *gated, *alone]).splitlines()[-1]
-    assert row.endswith("| 1.00 | 12, 120 | 2 |")
+    assert row.endswith("| 1.00 | – | 12, 120 | 2 |")
+    alone += [line("useful_only", 0, 11)]
+    row = costs([*with_retries, *without, *gated, *alone]).splitlines()[-1]
+    assert row.endswith("| 1.00 | 11, 110 | 12, 120 | 2 |")
 
 
 def test_an_arm_that_never_succeeds_is_not_the_better_one() -> None:

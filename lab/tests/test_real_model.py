@@ -180,7 +180,22 @@ def test_a_pair_is_compared_over_the_evaluations_that_both_runs_have() -> None:
         "| 200 | M | 1 | +0.30 | 0.100 → 0.300 | 0.200 → 0.200 | +0.100 |",
         "| 200 | M | 2 | +0.30 | 0.100 → 0.500 | 0.100 → 0.300 | +0.200 |",
         "| **200** | all | 2 seeds |  |  |  | 0.150 ± 0.635 |",
+        "| **200** | all | 2 warm policies |  |  |  | 0.150 ± 0.635 |",
     ]
+
+
+def test_seeds_that_begin_from_one_warm_policy_count_once_over_warm_policies() -> None:
+    runs = []
+    for machine, seed, apart in (("NVIDIA X", 1, 0.1), ("NVIDIA X", 2, 0.3), ("AMD EPYC", 2, 0.4)):
+        for variant, success in (("r3l", 0.2 + apart), ("no_reflect", 0.2)):
+            made = {"machine": machine, "dose": 1000, "variant": variant, "seed": seed}
+            runs.append(made | {"means": {}, "evaluations": [[0, 0.1], [5, success]]})
+    *_, seeds, policies = page.pairs(runs).splitlines()
+    assert "3 seeds" in seeds and " 0.267 " in seeds  # (0.1 + 0.3 + 0.4) / 3
+    assert "2 warm policies" in policies and " 0.300 " in policies  # (0.2 + 0.4) / 2
+    first = {"machine": "AMD EPYC", "dose": 200}
+    policies_of = [page.policy_of(first | {"seed": seed}) for seed in (1, 2, 4)]
+    assert policies_of[0] == policies_of[1] != policies_of[2]
 
 
 def test_a_demonstrated_conversation_calls_the_tool_and_repeats_its_result() -> None:

@@ -18,7 +18,8 @@ def test_a_folder_tells_the_world_it_was_warmed_up_for(tmp_path: Path) -> None:
     recipe = recipe.resolved()
     record = {**recipe.record(tmp_path), "quality": {"workshop": {"told": 0.97}}}
     (tmp_path / RECORD).write_text(json.dumps(record))
-    ((env, options, skill, quality, steps),) = warmed_for(tmp_path)
+    ((env, options, skill, quality, steps, shown),) = warmed_for(tmp_path)
+    assert shown == recipe.guidance_text == "advice"
     assert (env, quality, steps) == ("workshop", {"told": 0.97}, TINY_STEPS)
     assert skill == Skill(withheld=5, waste=0.03, certainty=0.5)
     same = {"tools": 8, "words": 6, "stations": 5, "steps": None}

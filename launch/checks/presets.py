@@ -17,8 +17,8 @@ def settings_file(
     """Returns the YAML file with a run's settings, and the file with the shipped policy's defaults.
 
     The settings file is None without --config, --resume and --preset. The defaults file is None if
-    the settings file is a preset or the run's own. Raises UserError if options exclude each other,
-    or if the run or preset does not exist.
+    the settings file is the run's own. Raises UserError if options exclude each other, or if the
+    run or preset does not exist.
     """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"
@@ -30,7 +30,7 @@ def settings_file(
         RunFolder(run).own_settings()  # refuses an empty file, which would mean the defaults
         return RunFolder(run).own_config, None
     if preset is not None:
-        return preset_file(preset), None
+        return preset_file(preset), DEMO
     return None, DEMO
 
 

@@ -94,14 +94,15 @@ def unread_reflection(groups: Sequence[Group]) -> str:
 
 
 def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algorithm) -> Metrics:
-    """Computes `group/dropped`, the share of a step's own attempts that the algorithm does not
-    train on. `batch`: the step's, with the answers of its queries. `replaced`: groups that the
-    algorithm refused."""
+    """Computes what the algorithm leaves out of a step: `group/dropped`, a share of its own
+    attempts, and `group/aux_left_out`, supervised samples. `batch`: the step's, with the answers of
+    its queries. `replaced`: groups that the algorithm refused."""
     dropped = [True for group in replaced for _ in group.trajectories]
     for group, values in zip(batch.groups, algorithm.advantages(batch), strict=True):
         if group.group_id not in batch.replayed:
             dropped += (~rows.kept(values)[: len(group.trajectories)]).tolist()
-    return finite({"group/dropped": mean(dropped)})
+    left_out = algorithm.left_out(batch) if isinstance(algorithm, R3L) else float("nan")
+    return finite({"group/dropped": mean(dropped), "group/aux_left_out": float(left_out)})
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
@@ -111,6 +112,11 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     retries = [t for g in groups for t in g.trajectories if t.of >= 0]
     thoughts = [reflection for g in groups for reflection in g.reflections]
     queued = [g.times["drawn"] - g.times["complete"] for g in groups if "drawn" in g.times]
+    spread = [
+        g.times["complete"] - g.times["filling"]
+        for g in groups
+        if {"filling", "complete"} <= g.times.keys()
+    ]
     return finite(
         {
             "staleness/mean": mean(ages),
@@ -118,6 +124,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
             "staleness/generation_s": mean(t.step_seconds.sum() for t in bases),
             "staleness/reflection_s": mean(t.seconds for t in thoughts),
             "staleness/retry_s": mean(t.step_seconds[t.pivot :].sum() for t in retries),
+            "staleness/spread_s": mean(spread),
             "staleness/queue_s": mean(queued),
         }
     )

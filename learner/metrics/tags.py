@@ -62,6 +62,7 @@ GROUP = (
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("aux_samples", "samples", "auxiliary samples that the step trains on"),
+    ("aux_left_out", "samples", "auxiliary samples that algorithm.sft_share leaves out"),
     *LENGTHS,
     ("part_<name>", "reward", "part of a base attempt's reward that the environment names, mean"),
     ("failed_<cause>", "slots", "failed, by cause"),
@@ -75,6 +76,7 @@ STALENESS = (
     ("generation_s", "s", "to sample a base trajectory"),
     ("reflection_s", "s", "to sample a reflection"),
     ("retry_s", "s", "to sample a retry from its pivot on"),
+    ("spread_s", "s", "from a group's first resolved slot to its last"),
     ("queue_s", "s", "from a group's completion to its draw"),
 )
 
@@ -118,7 +120,7 @@ LEARNER = (
     ("loss_penalized", "loss", "policy loss and weighted KL to the reference model"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
     ("loss_policy", "loss", "policy loss without the KL to the reference model"),
-    ("aux_share", "share", "loss weight of auxiliary samples, relative to rows with a gradient"),
+    ("aux_share", "share", "λ · auxiliary rows, of all rows' weights; advantages do not count"),
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
     ("clip_fraction", "share", "tokens whose ratio was clipped"),
@@ -134,6 +136,7 @@ LEARNER = (
     ("behaviour_ess_<role>", "share", "behaviour_ess of base, distilled or reused tokens"),
     ("entropy_<role>", "nats/token", "entropy of base, distilled or reused tokens"),
     ("grad_norm", "norm", "of the gradient before clipping"),
+    ("grad_norm_<part>", "norm", "of one part of the loss alone (learner.part_norms)"),
     ("grad_clipped", "share", "of the gradient that clipping removes"),
     ("lr", "1", "learning rate"),
     ("tokens_per_micro_batch", "tokens", "budget of a micro-batch, halved when memory runs out"),

@@ -36,6 +36,7 @@ from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
 from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
 from r3l.training.model import PolicyModule, Scores, load_model, resolve_dtype
+from r3l.training.part_gradients import PartGradients
 from r3l.training.step_loss import (
     AnyTrainer,
     Loss,
@@ -138,6 +139,7 @@ class DeepSpeedTrainer(AnyTrainer):
         self.average: AveragedWeights | None = None
         if "averaged" in needs:
             self.average = AveragedWeights(self.module.lm.named_parameters(), average_decay)
+        self.parts = PartGradients(self.module.parameters()) if config.part_norms else None
         self.spent = dict[str, float]()  # seconds by phase of the step
         self.leaves: Callable[[], bool] = lambda: False  # whether rank 0 was asked to end
         if self.reference is not None and self.stage < 3:
@@ -167,6 +169,7 @@ class DeepSpeedTrainer(AnyTrainer):
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(_Work(rows, loss))
+        part_norms = self._part_norms()
         heartbeat("the optimizer's update")
         with self._timed("update_s"):
             applied, norm = self._apply()
@@ -179,6 +182,7 @@ class DeepSpeedTrainer(AnyTrainer):
             seconds=time.monotonic() - began,
             lr=float(self.optimizer.param_groups[0]["lr"]),
             tokens_per_micro_batch=float(self.budget),
+            **part_norms,
             **self.spent,
         )
         return StepResult(applied, metrics, halvings)
@@ -283,6 +287,8 @@ class DeepSpeedTrainer(AnyTrainer):
         mine = self._cut(work.rows)
         sums: Sums = {}
         lost = False
+        if self.parts is not None:
+            self.parts.sums.clear()
         for number, own in enumerate(mine):
             self._beat(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
@@ -335,7 +341,17 @@ class DeepSpeedTrainer(AnyTrainer):
 
     def losses(self, micro: MicroBatch, loss: Loss) -> tuple[Tensor, Sums]:
         """Returns (a micro-batch's loss, sums for metrics)."""
-        return step_loss(micro, loss, self.engine, self.module.pack)
+        return step_loss(micro, loss, self.engine, self.module.pack, self.parts)
+
+    def _part_norms(self) -> Sums:
+        """Returns the gradient norm of each part of the loss, if wanted. Collective."""
+        if self.parts is None:
+            return {}
+        if self.world > 1:
+            for name in collectives.names_of_all(self.parts.sums, self.device):
+                for gradient in self.parts.of(name):
+                    torch.distributed.all_reduce(gradient)
+        return self.parts.norms()
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

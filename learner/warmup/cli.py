@@ -23,6 +23,7 @@ from learner.warmup.recipe import (
 from r3l.errors import UserError
 from r3l.models.model_folder import user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
+from r3l.rollout.prompts import GuidanceText
 from r3l.run.process.command_line import echo
 from r3l.run.settings.learner import Compute
 from r3l.settings import yaml_text
@@ -68,6 +69,11 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @_setting("withheld", click.IntRange(0), "rules not demonstrated, left for reward to teach")
 @_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing a withheld rule")
 @_setting("waste", click.FloatRange(0, 1), "share of the demonstrator's actions that do nothing")
+@click.option(
+    "--guidance-text",
+    type=click.Choice(get_args(GuidanceText)),
+    help="shown to demonstrated retries; unset: advice for a tiny model, else the report",
+)
 @_setting(
     "earlier_reasoning",
     click.Choice(get_args(EarlierReasoning)),
@@ -112,6 +118,8 @@ def warmup_command(
         return
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
+    if recipe.guidance_text != ("report" if model else "advice"):  # what such a run shows
+        world.append(f"algorithm.guidance_text={recipe.guidance_text}")
     if others := envs[1:]:
         world.append(f"env.others={json.dumps({name: {} for name in others})}")
     arguments = shlex.join(["--env", envs[0], "--model", str(out), *world])

@@ -34,7 +34,7 @@ from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, Tokens, branch, play, start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
-from r3l.rollout.prompts import Prompts
+from r3l.rollout.prompts import GuidanceText, Prompts
 
 
 @dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
@@ -65,13 +65,20 @@ class Demonstrator:
 class Teacher:
     """Makes the lessons of one environment. A demonstrator plays the attempts. About half of the
     reflections are on attempts of a worse demonstrator. `skill`: the usual demonstrator's skill.
-    `blunders`: the worse demonstrator's probability of a mistake at a step."""
+    `blunders`: the worse demonstrator's probability of a mistake at a step. `guidance_text`: what
+    retries are shown, as in a run (algorithm.guidance_text)."""
 
     def __init__(
-        self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
+        self,
+        env: Demonstrating,
+        chat: ChatFormat,
+        skill: Skill,
+        *,
+        blunders: float = 0.15,
+        guidance_text: GuidanceText = "report",
     ) -> None:
         self.env, self.chat, self.skill, self.blunders = env, chat, skill, blunders
-        self.prompts = Prompts(env.spec.prompts)
+        self.prompts, self.guidance_text = Prompts(env.spec.prompts), guidance_text
 
     def lessons(self, task: Task) -> list[Lesson]:
         """Makes a task's lessons: a demonstration, and a reflection on another attempt. If the
@@ -111,7 +118,7 @@ class Teacher:
     ) -> Lesson:
         # Sometimes from the start: guidance is then part of the system prompt.
         pivot = 0 if rng.random() < 0.1 else parsed.retry_from_step or 0
-        guidance = self.prompts.guidance(parsed)
+        guidance = self.prompts.guidance(parsed, self.guidance_text)
         attempt = await branch(base, pivot, task, self.chat, self.env, guidance, played)
         await self._play(attempt, self.skill, rng, parsed.improvement_suggestion or "")
         return Lesson("retry", *attempt.trajectory(1, of=0, pivot=pivot).as_shown())
@@ -125,22 +132,30 @@ class Teacher:
         return attempt
 
 
-def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any]) -> list[Teacher]:
+def teachers(
+    env: str,
+    chat: ChatFormat,
+    skill: Skill,
+    options: Mapping[str, Any],
+    guidance_text: GuidanceText = "report",
+) -> list[Teacher]:
     """Makes a teacher for each practice variant of a registered environment.
 
     Raises UserError if the environment has no demonstrations, or refuses `options`.
     """
     world = demonstrating(env, **options)
     variants = world.practice() if hasattr(world, "practice") else [{}]
-    return [Teacher(demonstrating(env, **{**options, **other}), chat, skill) for other in variants]
+    worlds = [demonstrating(env, **{**options, **other}) for other in variants]
+    return [Teacher(each, chat, skill, guidance_text=guidance_text) for each in worlds]
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
     """Yields texts that together have all words that a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
-    yield from env.vocabulary()
+    written = [*env.vocabulary()]
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        yield from prompts.texts.values()
+        written += prompts.texts.values()
+    yield from (text.replace("{report}", "") for text in written)  # a placeholder, never read
     yield "step sees does end"
     for seed in range(20):
         yield env.reset(seed=seed)[0]

@@ -11,6 +11,7 @@ from envs import registry
 from envs.base import Skill
 from r3l.models.model_path import model_path
 from r3l.rollout.chat import EarlierReasoning
+from r3l.rollout.prompts import GuidanceText
 from r3l.run.settings.learner import Compute, LearnerConfig, LoraConfig
 from r3l.settings import yaml_text
 
@@ -37,6 +38,8 @@ class Recipe:
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
+    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text; None: the
+      advice to a tiny policy, as in launch/presets/demo.yaml, else the report
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 
@@ -53,6 +56,7 @@ class Recipe:
     withheld: int = 4
     certainty: float = 0.0
     waste: float = 0.03
+    guidance_text: GuidanceText | None = None
     earlier_reasoning: EarlierReasoning = "refuse"
 
     @cached_property
@@ -75,9 +79,11 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns a copy of the recipe. If `steps` or `lr` is missing, the copy has the default."""
+        """Returns a copy of the recipe, with defaults for `steps`, `lr` and `guidance_text`."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
-        return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
+        text: GuidanceText = self.guidance_text or ("report" if self.pretrained else "advice")
+        steps, lr = self.steps or steps, self.lr or self.usual_lr
+        return replace(self, steps=steps, lr=lr, guidance_text=text)
 
     def warning(self) -> str:
         """Returns a warning about the learning rate of a resolved recipe, or ""."""
@@ -134,6 +140,7 @@ class Recipe:
             "from": _start_model(self.start),
             "steps": self.steps,
             "skill": asdict(self.skill),
+            "guidance_text": self.guidance_text,
         }
 
 

@@ -123,7 +123,9 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
     teachers = [
         (
             _tasks(name, seed, recipe.options),
-            lessons.teachers(name, chat, recipe.skill, recipe.options),
+            lessons.teachers(
+                name, chat, recipe.skill, recipe.options, recipe.guidance_text or "report"
+            ),
         )
         for name in recipe.envs
     ]

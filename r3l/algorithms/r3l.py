@@ -12,8 +12,9 @@ its guidance, the credit (`masks`) and the amplification (`amplified`).
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -131,7 +132,7 @@ class R3L(ReflectAndRetry):
     )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     sft_share: float | None = Field(
-        0.25,
+        None,
         gt=0,
         description="limit of a step's auxiliary tokens, as a multiple of its attempts' tokens, "
         "both with contexts; null: all samples, as in the paper",
@@ -271,36 +272,57 @@ class R3L(ReflectAndRetry):
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of the attempts and, with λ > 0, of the supervised samples."""
-        policy, aux = self.policy_rows(batch), list[Counted]()
-        if self.reflect and self.sft_weight:
-            for number, group in enumerate(batch.groups):
-                aux += [
-                    rows.imitation(group, ids, mask, batch.weight(number))
-                    for ids, mask in self.samples(group)
-                ]
-        if self.sft_share is not None:
-            aux = at_most(aux, self.sft_share * rows.count_tokens(policy))
+        policy = self.policy_rows(batch)
+        aux = [sample for together in self.drawn(batch, policy) for sample in together]
         if self.sft_pool == "shared":
             weighed = rows.weigh([*policy, *aux], self.normalize)
         else:
             weighed = [*rows.weigh(policy, self.normalize), *rows.weigh(aux, "token")]
         return rows.with_gradient(weighed, penalized=self.kl_coef > 0)
 
-    def samples(self, group: Group) -> list[tuple[Int32, Bool]]:
-        """Returns the supervised samples of a group, as token ids and masks: both conversations of
-        every verified correction and, with `praise`, reflections that recognise a success."""
-        found, left = list[tuple[Int32, Bool]](), {r.name: r for r in group.reflections}
+    def drawn(self, batch: Batch, policy: Sequence[Counted]) -> list[list[Counted]]:
+        """Returns the `corrections` that a step trains on. `policy`: the rows of its attempts."""
+        found = self.corrections(batch)
+        if self.sft_share is None:
+            return found
+        return at_most(found, self.sft_share * rows.count_tokens(policy), batch.version or 0)
+
+    def left_out(self, batch: Batch) -> int:
+        """Returns how many supervised samples `sft_share` leaves out of a step."""
+        if self.sft_share is None:
+            return 0
+        kept = self.drawn(batch, self.policy_rows(batch))
+        return sum(map(len, self.corrections(batch))) - sum(map(len, kept))
+
+    def corrections(self, batch: Batch) -> list[list[Counted]]:
+        """Returns the supervised samples of a batch, in lists of those that are trained together.
+        There are none without reflections or with λ = 0."""
+        if not (self.reflect and self.sft_weight):
+            return []
+        return [
+            [rows.imitation(group, ids, mask, batch.weight(number)) for ids, mask in together]
+            for number, group in enumerate(batch.groups)
+            for together in self.samples(group)
+        ]
+
+    def samples(self, group: Group) -> list[list[tuple[Int32, Bool]]]:
+        """Returns the supervised samples of a group, as token ids and masks: for each reflection
+        with verified corrections itself and their conversations, and with `praise` each reflection
+        that recognises a success."""
+        named = {thought.name: thought for thought in group.reflections}
+        found: dict[str, list[tuple[Int32, Bool]]] = {}
         for base, retry in group.retries:
             if retry.reflection and self.verifies(base, retry):
-                thought = left.pop(retry.reflection, None)  # once, for several retries
-                found += [] if thought is None else [(thought.token_ids, thought.response_mask)]
-                found.append(retry.as_shown())
+                thought = named.get(retry.reflection)
+                own = [] if thought is None else [(thought.token_ids, thought.response_mask)]
+                found.setdefault(retry.reflection, own).append(retry.as_shown())
         solved = {t.slot for t in group.trajectories if t.reward >= SUCCESS}
-        if self.praise:
-            for thought in group.reflections:
-                if thought.outcome == "success" and thought.of in solved:
-                    found.append((thought.token_ids, thought.response_mask))
-        return found
+        praised = [
+            [(thought.token_ids, thought.response_mask)]
+            for thought in group.reflections
+            if self.praise and thought.outcome == "success" and thought.of in solved
+        ]
+        return [*found.values(), *praised]
 
     def verifies(self, base: Trajectory, retry: Trajectory) -> bool:
         """Whether a retry is a verified correction."""
@@ -319,13 +341,19 @@ class R3L(ReflectAndRetry):
         return super().loss(batch) | {"sft": self.sft_weight * supervised[IMITATION]}
 
 
-def at_most(counted: Sequence[Counted], tokens: float) -> list[Counted]:
-    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
-    the same on all ranks."""
-    kept = []
-    for each in sorted(counted, key=lambda each: zlib.crc32(each.rows[0].token_ids.tobytes())):
-        size = rows.count_tokens([each])
-        if size <= tokens:
-            kept.append(each)
-            tokens -= size
-    return kept
+def at_most(corrections: Sequence[list[Counted]], tokens: float, step: int) -> list[list[Counted]]:
+    """Draws corrections that together have at most `tokens` tokens, each of them whole and with the
+    same probability, whatever its length.
+
+    Of n corrections any choice fits if the n longest do. Keeps the first n of a pseudo-random order
+    for the largest such n. The order follows from `step` and the samples alone, so it is the same
+    on all ranks and in a replay."""
+    longest = sorted((rows.count_tokens(each) for each in corrections), reverse=True)
+    fitting = sum(total <= tokens for total in accumulate(longest))
+
+    def place(each: list[Counted]) -> bytes:
+        text = b"".join(row.token_ids.tobytes() for sample in each for row in sample.rows)
+        key = step.to_bytes(8, "little", signed=True)
+        return hashlib.blake2b(text, digest_size=16, key=key).digest()
+
+    return sorted(corrections, key=place)[:fitting]

@@ -88,7 +88,7 @@ class Decoding:
     environment's own limit. `priority`: the lowest is served first."""
 
     temperature: float = 1.0
-    reflect_temperature: float = 1.0
+    reflect_temperature: float = 0.7
     max_response_tokens: int | None = None
     max_reflection_tokens: int = 4096
     priority: int = 0

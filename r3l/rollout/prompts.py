@@ -4,9 +4,11 @@ Placeholders of the templates, in braces:
 
     reflect_user, critique_user  log (the environment's system prompt and the steps), attempt
                                  (the steps alone), reward, last_step
-    guidance                     report (the reflection as JSON), and each field of a reflection
+    guidance, advice             report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
     in_context                   attempt
+
+A retry is shown `guidance` or, with `algorithm.guidance_text=advice`, the shorter `advice`.
 
 Some environments replace some templates: the built-in worlds (envs/builtin/matching.py),
 ScienceWorld with its option `brief` (envs/adapters/scienceworld/brief_text.py), ALFWorld and
@@ -25,6 +27,8 @@ from r3l.rollout.reflection import Reflection
 
 FOLDER = Path(__file__).parent / "prompts"
 Question = Literal["reflect", "critique"]
+GuidanceText = Literal["report", "advice"]
+"""What a retry is shown of a reflection: all of it, or the advice alone."""
 
 
 class Prompts:
@@ -50,12 +54,13 @@ class Prompts:
         )
         return self.texts[f"{kind}_system"], user
 
-    def guidance(self, reflection: Reflection) -> str:
-        """Returns the advice that the policy reads while it retries."""
+    def guidance(self, reflection: Reflection, text: GuidanceText = "report") -> str:
+        """Returns what the policy reads of a reflection while it retries."""
         fields = asdict(reflection)
         report = json.dumps(fields, ensure_ascii=False)
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}
-        return _fill(self.texts["guidance"], report=report, **texts)
+        template = self.texts["advice" if text == "advice" else "guidance"]
+        return _fill(template, report=report, **texts)
 
     def critique_guidance(self, critique: str) -> str:
         """Returns the advice for a retry, made from a free-text critique."""

@@ -25,6 +25,7 @@ from r3l.training.attention import Pack
 from r3l.training.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
 from r3l.training.micro_batch import MicroBatch, packing_shares, packing_sums
 from r3l.training.model import Scores
+from r3l.training.part_gradients import PartGradients
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 Sums = dict[str, float]
@@ -61,9 +62,15 @@ class AnyTrainer(Protocol):
         return batch.answered({**batch.answers, **self.answers(queries)}) if queries else batch
 
 
-def step_loss(micro: MicroBatch, loss: Loss, forward: Forward, pack: Pack) -> tuple[Tensor, Sums]:
-    """Returns (a micro-batch's loss, sums for metrics). Raises UserError if `loss` does not return
-    named scalars."""
+def step_loss(
+    micro: MicroBatch,
+    loss: Loss,
+    forward: Forward,
+    pack: Pack,
+    gradients: PartGradients | None = None,
+) -> tuple[Tensor, Sums]:
+    """Returns (a micro-batch's loss, sums for metrics). `gradients`: collects those of the parts.
+    Raises UserError if `loss` does not return named scalars."""
     logprobs_BT, entropy_BT = forward(micro.nodes, micro.mask_BT, micro.temperatures_B)
     # Even if no token is selected, a poisoned loss must reach the weights.
     total = 0.0 * logprobs_BT.sum()
@@ -83,6 +90,8 @@ def step_loss(micro: MicroBatch, loss: Loss, forward: Forward, pack: Pack) -> tu
             parts = loss(batch)
         for part in _checked(parts, loss):
             total = total + part
+        if gradients is not None:
+            gradients.add(parts)
         sums |= batch.measured
     sums["loss"] = total.item()
     sums |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, _roles(micro))

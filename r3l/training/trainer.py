@@ -26,6 +26,7 @@ from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
 from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
 from r3l.training.model import LogitsModule, PolicyModule, Scores, load_model
+from r3l.training.part_gradients import PartGradients
 from r3l.training.step_loss import AnyTrainer, Loss, StepResult, Sums, step_loss, step_metrics
 
 Model: TypeAlias = str | Path | nn.Module
@@ -39,9 +40,10 @@ class Trainer(AnyTrainer):
     `model`: "builtin", "smollm2", a model folder, or a module of the user's, which is trained in
     place (r3l.training.model.LogitsModule). `reference`: the reference model, by default the model
     as it is now. `needs`: the weights under which queries may ask, as in the algorithm's `needs`.
-    `average_decay`: of the averaged weights. `tokens_per_micro_batch` bounds the memory. `device`:
-    by default the module's own; for a folder, a GPU if there is one. The number of threads is the
-    caller's (r3l.training.processor.fix_threads).
+    `average_decay`: of the averaged weights. `tokens_per_micro_batch` bounds the memory.
+    `part_norms`: measure the gradient norm of each part of the loss, by one more backward pass for
+    each. `device`: by default the module's own; for a folder, a GPU if there is one. The
+    number of threads is the caller's (r3l.training.processor.fix_threads).
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Trainer(AnyTrainer):
         reference: Model | None = None,
         needs: Collection[Weights] = (),
         average_decay: float = DECAY,
+        part_norms: bool = False,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device | None = None,
         seed: int = 0,
@@ -80,6 +83,7 @@ class Trainer(AnyTrainer):
         if "averaged" in needs:
             self.average = AveragedWeights(self.module.lm.named_parameters(), average_decay)
         self.held: set[Weights] = {"current", *needs}
+        self.part_norms = part_norms
 
     @property
     def device(self) -> torch.device:
@@ -93,10 +97,11 @@ class Trainer(AnyTrainer):
         self._check_tokens(("a row", row.token_ids) for row in rows)
         referenced = any(row.reference is not None for row in rows)
         self.optimizer.zero_grad()
+        parts = PartGradients(self.module.lm.parameters()) if self.part_norms else None
         sums: Sums = {}
         for own in self._cut(rows):
             micro = collate(own, self.device, referenced=referenced)
-            total, added = step_loss(micro, loss, self.module, self.module.pack)
+            total, added = step_loss(micro, loss, self.module, self.module.pack, parts)
             total.backward()
             for name, value in added.items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -114,6 +119,7 @@ class Trainer(AnyTrainer):
             seconds=time.monotonic() - began,
             lr=float(self.optimizer.param_groups[0]["lr"]),
             tokens_per_micro_batch=float(self.budget),
+            **(parts.norms() if parts else {}),
         )
         return StepResult(applied, metrics)
 

@@ -22,7 +22,8 @@ from tests.launch.fakes import refused
 def test_prompts_are_shown_with_the_overrides_of_the_environment(run: Path) -> None:
     result = CliRunner().invoke(main, ["--run", run, "--show-prompts"])
     assert result.exit_code == 0 and not run.exists()
-    assert "--- guidance\nadvice: {improvement_suggestion}." in result.output
+    assert "--- guidance\nadvice: {report}" in result.output
+    assert "--- advice\nadvice: {improvement_suggestion}." in result.output
     assert "--- system\nEach item needs one tool" in result.output
 
 

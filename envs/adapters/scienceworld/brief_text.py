@@ -17,6 +17,7 @@ PROMPTS = {
     "root_cause_analysis, trajectory_outcome, improvement_suggestion, retry_from_step.",
     "reflect_user": "{attempt}\nreward {reward}.",
     "guidance": "advice: {improvement_suggestion}.",
+    "advice": "advice: {improvement_suggestion}.",
 }
 NOT_UNDERSTOOD = "No known action matches that input."
 """Upstream's reply to an unknown command."""

@@ -14,16 +14,24 @@ pivots_of, guidance_of.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.errors import EpisodeError, PlanError, ReflectionError
 from r3l.records import Group, ReflectionRecord, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.exploration import Exploration, Question, Verdict
-from r3l.rollout.prompts import Prompts
+from r3l.rollout.prompts import GuidanceText, Prompts
 
 
 class ReflectAndRetry(RatioAlgorithm):
     """The base of algorithms that reflect on attempts and retry them."""
+
+    guidance_text: GuidanceText = Field(
+        "report",
+        description="what a retry is shown of its reflection: the whole report, as in the paper, "
+        "or the environment's shorter advice; a free-text critique has a text of its own",
+    )
 
     def retries(self, slots: int) -> Mapping[int, Sequence[int]]:
         """Returns the slots of each attempt's retries, in a group of `slots` slots. By default each
@@ -132,7 +140,8 @@ class ReflectAndRetry(RatioAlgorithm):
 
     def guidance_of(self, thought: ReflectionRecord, base: Trajectory, prompts: Prompts) -> str:
         """Returns the text that the policy reads while it retries."""
-        return prompts.guidance(reflection.parse(thought.text, base.num_steps))
+        parsed = reflection.parse(thought.text, base.num_steps)
+        return prompts.guidance(parsed, self.guidance_text)
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Adds the share of groups that have no slot for a retry."""

@@ -92,7 +92,7 @@ class ActorConfig(Section):
         le=2,  # the most that vLLM takes
         description="sampling temperature of attempts",
     )
-    reflect_temperature: float = Field(1.0, ge=0, le=2, description="temperature of reflections")
+    reflect_temperature: float = Field(0.7, ge=0, le=2, description="temperature of reflections")
     max_response_tokens: int | None = Field(
         None, ge=1, description="tokens per response; unset: what the environment declares"
     )

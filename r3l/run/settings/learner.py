@@ -77,6 +77,11 @@ class LearnerConfig(Section):
         description="tree: tokens that rows share are computed once; rows: padded rows; auto: rows "
         "if a layer is not full attention, else tree (it pays from about 5 % of shared tokens on)",
     )
+    part_norms: bool = Field(
+        False,
+        description="measure the gradient norm of each part of the loss, by one more backward pass "
+        "and one more gradient in memory for each",
+    )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(
         50,
@@ -144,6 +149,15 @@ class LearnerConfig(Section):
             raise ValueError(
                 f"attention {self.attention}: cannot be used with pack={self.pack}, which chooses "
                 "its own attention; set pack=rows or attention=auto"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _part_norms_need_whole_weights(self) -> Self:
+        if self.part_norms and self.zero_stage == 3:
+            raise ValueError(
+                "part_norms: zero_stage=3 leaves each rank a share of the weights; set zero_stage "
+                "to 2 or less"
             )
         return self
 

@@ -9,7 +9,8 @@ import pytest
 from envs import registry
 from envs.adapters.scienceworld.science_tasks import SPLITS
 from launch.checks import presets
-from r3l.run.config import load
+from r3l.algorithms.r3l import R3L
+from r3l.run.config import RunConfig, load
 
 PAPER = {  # environment -> training tasks, optimizer steps, tokens per response, options
     "alfworld": (3553, 740, 512, {"admissible": True, "max_steps": 25}),
@@ -33,7 +34,7 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     assert (config.env.name, config.env.train_tasks, given) == (name, tasks, options)
     assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
     assert (algorithm.normalize, algorithm.sft_pool, algorithm.sft_weight) == ("token", "shared", 1)
-    assert algorithm.sft_share is None
+    assert (algorithm.sft_share, algorithm.guidance_text) == (None, "report")
     assert algorithm.verified_requires_success and algorithm.kl_coef == 0
     assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
         1.0,
@@ -47,6 +48,16 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     assert steps * 96 <= 20 * tasks < (steps + 1) * 96, "20 epochs, not more"
     assert (learner.sync_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
     assert "model" not in config.model_fields_set
+
+
+def test_the_lean_preset_is_r3l_with_the_advice_alone_and_few_auxiliary_samples() -> None:
+    lean = load(presets.preset_file("lean"))
+    changed = {"guidance_text": "advice", "sft_share": 0.25}
+    assert lean == RunConfig(algorithm=R3L(**changed))
+    file, demo = presets.settings_file(None, "lean", Path("r"), resume=False)
+    shipped = load(file, ["model=builtin"], demo=demo)
+    assert shipped.learner == load(demo).learner, "the demo's, but for the algorithm"
+    assert (shipped.algorithm.sft_share, shipped.algorithm.guidance_text) == (0.25, "advice")
 
 
 def test_scienceworld_is_evaluated_on_tasks_that_are_not_trained() -> None:

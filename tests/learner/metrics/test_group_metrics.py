@@ -20,6 +20,7 @@ from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.r3l import R3L
+from r3l.algorithms.rows import IMITATION
 from r3l.records import Extra, Group, GroupPlan, Origin, Recalled, Shown, SlotResult, done
 from r3l.run.config import load
 from tests.r3l.training.fakes import explore_group, group_of, thought, trajectory
@@ -109,6 +110,19 @@ def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
     group = replace(explore_group((0.0,), (1.0,)), times={"complete": 10.0, "drawn": 12.5})
     metrics = staleness_metrics([group], version=3)
     assert metrics["staleness/max"] == 3.0 and metrics["staleness/queue_s"] == 2.5
+    assert "staleness/spread_s" not in metrics, "all its results came at once"
+    slow = replace(group, times={"filling": 7.0, "complete": 10.0, "drawn": 12.5})
+    assert staleness_metrics([group, slow], version=3)["staleness/spread_s"] == 3.0
+
+
+def test_auxiliary_samples_that_a_limit_leaves_out_are_counted() -> None:
+    batch = Batch([explore_group((0.0, 0.0), (1.0, 1.0), pivot=1)], version=4)
+    for share, count in ((None, 0), (0.5, 2), (0.1, 4)):
+        algorithm = R3L(group_size=4, sft_share=share)
+        assert selection_metrics(batch, [], algorithm)["group/aux_left_out"] == count
+        kept = [row for row in algorithm.rows(batch) if row.loss == IMITATION]
+        assert len(kept) == 4 - count
+    assert "group/aux_left_out" not in selection_metrics(batch, [], RAFT())
 
 
 def test_metrics_without_data_are_left_out() -> None:

@@ -6,8 +6,9 @@ Nothing here is taken from r3l or learner. `LogProbs` gives log π(token t | tok
 sequence at a temperature, float64 [L], by the policy or the reference.
 """
 
+import hashlib
 import math
-import zlib
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,10 +62,10 @@ def credit(one: Trajectory, group: Sequence[Trajectory], masked: bool) -> list[i
     return [t for start, end in one.step_spans.tolist()[first:] for t in range(start, end)]
 
 
-def learned(group: Drawn, settings: dict[str, Any]) -> list[Sample]:
+def learned(group: Drawn, settings: dict[str, Any]) -> list[list[Sample]]:
     """The auxiliary samples: verified corrections with the reflections that led to them, and
     reflections that recognise a success."""
-    found, by_slot = [], {one.slot: one for one in group.attempts}
+    found, by_slot = list[list[Sample]](), {one.slot: one for one in group.attempts}
     for again in group.attempts:
         if again.of < 0 or (again.reward < 1 and settings.get("verified_requires_success", True)):
             continue
@@ -72,10 +73,10 @@ def learned(group: Drawn, settings: dict[str, Any]) -> list[Sample]:
         shorter = first.reward >= 1 and len(again.step_spans) < len(first.step_spans)
         if again.reward > first.reward or shorter:
             thought = next(t for t in group.thoughts if t.name == again.reflection)
-            found += [recited(thought), advised(again)]
+            found.append([recited(thought), advised(again)])
     for thought in group.thoughts:
         if thought.outcome == "success" and by_slot[thought.of].reward >= 1:
-            found.append(recited(thought))
+            found.append([recited(thought)])
     return found
 
 
@@ -198,23 +199,35 @@ def term(
     return (-free, -free) if free <= clipped else (-clipped, 0.0)
 
 
-def fitting(samples: list[tuple[Sample, Drawn]], room: float) -> list[tuple[Sample, Drawn]]:
-    """The samples that fit into `room` tokens, in the order of their checksums. A sample's tokens
-    end with its last trained one."""
-    ends = [max(np.flatnonzero(one.mask), default=-1) + 1 for one, _ in samples]
-    cut = [one.token_ids[:end].tobytes() for (one, _), end in zip(samples, ends, strict=True)]
-    found = []
-    for at in sorted(range(len(samples)), key=lambda i: zlib.crc32(cut[i])):
-        if ends[at] <= room:
-            room -= ends[at]
-            found.append(samples[at])
-    return found
+def fitting(
+    corrections: list[tuple[list[Sample], Drawn]], room: float, step: int
+) -> list[tuple[list[Sample], Drawn]]:
+    """As many corrections as fit into `room` tokens even if they are the longest, the first by the
+    hash of a step and their texts. A text ends with its last trained token."""
+    texts, sizes = [], []
+    for samples, _ in corrections:
+        ends = [max(np.flatnonzero(one.mask), default=-1) + 1 for one in samples]
+        cut = [one.token_ids[:end].tobytes() for one, end in zip(samples, ends, strict=True)]
+        texts.append(b"".join(cut))
+        sizes.append(sum(ends))
+    most = 0
+    while most < len(sizes) and sum(sorted(sizes)[len(sizes) - most - 1 :]) <= room:
+        most += 1
+    salt = struct.pack("<q", step)
+    hashes = [hashlib.blake2b(text, digest_size=16, key=salt).digest() for text in texts]
+    first = sorted(range(len(texts)), key=lambda i: hashes[i])[:most]
+    return [corrections[i] for i in first]
 
 
 def whole(
-    groups: list[Drawn], settings: dict[str, Any], policy: LogProbs, reference: LogProbs
+    groups: list[Drawn],
+    settings: dict[str, Any],
+    policy: LogProbs,
+    reference: LogProbs,
+    step: int = 0,
 ) -> Result:
-    """The loss of one optimizer step over `groups` under the settings of `algorithm`."""
+    """The loss of one optimizer step over `groups` under the settings of `algorithm`. `step`: the
+    version of the weights."""
     name = settings["name"]
     rows = []
     for group in groups:
@@ -225,15 +238,15 @@ def whole(
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group))
     means = settings.get("normalize", MEANS.get(name, "trajectory"))
-    samples = [(sample, group) for group in groups for sample in learned(group, settings)]
+    corrections = [(samples, group) for group in groups for samples in learned(group, settings)]
     if name == "early_experience":
-        samples = [(answers(one), group) for group in groups for one in group.attempts]
+        corrections = [([answers(one)], group) for group in groups for one in group.attempts]
     elif name != "r3l" or not settings.get("reflect", True):
-        samples = []
-    if name == "r3l" and (share := settings.get("sft_share", 0.25)) is not None:
-        samples = fitting(
-            samples, share * sum(max(places, default=-1) + 1 for *_, places, _ in rows)
-        )
+        corrections = []
+    if name == "r3l" and (share := settings.get("sft_share")) is not None:
+        room = share * sum(max(places, default=-1) + 1 for *_, places, _ in rows)
+        corrections = fitting(corrections, room, step)
+    samples = [(sample, group) for together, group in corrections for sample in together]
     shared = samples if settings.get("sft_pool") == "shared" else []
     count = len(rows) + len(shared)
     if means == "token":

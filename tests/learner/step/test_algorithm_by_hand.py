@@ -40,7 +40,8 @@ VOCAB = 40
 REWARDS = ([0.0], [0.0, 1.0], [0.0, 0.3, 0.5, 1.0], [1.0], [-0.5, 0.0, 2.0], [0.7], [1.0, 1.5])
 SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l"},
-    {"name": "r3l", "sft_share": None},
+    {"name": "r3l", "sft_share": 0.25},
+    {"name": "r3l", "sft_share": 0.6},
     {"name": "r3l", "sft_share": 0.05},
     {"name": "r3l", "sft_share": 0.1, "sft_pool": "shared"},
     {"name": "r3l", "alpha": 1.7, "normalize": "token"},
@@ -204,10 +205,12 @@ def test_loss_and_gradient_equal_the_algorithm_written_out_by_hand(
             reference.Drawn(group.trajectories, list(group.reflections), weight)
             for group, weight in zip(groups, weights, strict=True)
         ]
-        told = reference.whole(drawn, settings, partial(values, before), partial(values, other))
+        told = reference.whole(
+            drawn, settings, partial(values, before), partial(values, other), case
+        )
         pack = "tree" if case < 2 else "rows"
         learner = Learner(copy.deepcopy(before), copy.deepcopy(other), algorithm, pack)
-        rows = learner.rows(Batch(groups, weights))
+        rows = learner.rows(Batch(groups, weights, version=case))
         assert trained(rows) == expected(told, penalized="reference" in algorithm.needs)
         loss, gradient = learner.learned(rows)
         assert loss == pytest.approx(told.loss, rel=1e-6, abs=1e-6), (case, pack)

@@ -17,6 +17,7 @@ from tests.learner.step import asked
 from tests.r3l.training.fakes import tiny_folder
 
 SAME = ("loss", "loss_policy", "loss_sft", "kl_reference", "grad_norm", "entropy", "behaviour_kl")
+PARTS = ("grad_norm_policy", "grad_norm_kl", "grad_norm_sft")
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plain(model: Path) -> Trainer:
     return Trainer(
-        model, lr=1e-3, tokens_per_micro_batch=128, needs=asked.NEEDS, average_decay=asked.DECAY
+        model,
+        lr=1e-3,
+        tokens_per_micro_batch=128,
+        needs=asked.NEEDS,
+        average_decay=asked.DECAY,
+        part_norms=True,
     )
 
 
 def same(ours: asked.Seen, theirs: asked.Seen, *, exact: float) -> None:
     """Whether metrics and answers are equal."""
     for one, other in zip(ours["steps"], theirs["steps"], strict=True):
-        for name in SAME:
+        for name in (*SAME, *(PARTS if PARTS[0] in one else ())):
             assert one[name] == pytest.approx(other[name], rel=exact, abs=exact), name
     assert ours["answers"].keys() <= theirs["answers"].keys() and ours["answers"]
     for key, answer in ours["answers"].items():
@@ -45,9 +51,11 @@ def same(ours: asked.Seen, theirs: asked.Seen, *, exact: float) -> None:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_on_one_rank_the_two_trainers_are_equal(model: Path, stage: int) -> None:
-    own, other = plain(model), asked.trainer_with(model, f"zero_stage={stage}")
+    own = plain(model)
+    other = asked.trainer_with(model, f"zero_stage={stage}", "part_norms=true")
     queries = asked.queries(*asked.kinds(other))
     ours, theirs = asked.seen_by(own, queries), asked.seen_by(other, queries)
+    assert theirs["steps"][1].keys() >= {*PARTS}
     same(ours, theirs, exact=1e-6)
     averages = [np.asarray(ours["answers"][f"0 {kind} logprobs"]) for kind in sorted(own.held)]
     assert all(np.abs(a - b).max() > 1e-4 for a, b in pairwise(averages))
@@ -61,7 +69,7 @@ def test_on_one_rank_the_two_trainers_are_equal(model: Path, stage: int) -> None
 def test_two_ranks_answer_as_one_does_under_every_zero_stage_and_with_adapters(
     model: Path, tmp_path: Path
 ) -> None:
-    variants = [f"zero_stage={stage}" for stage in range(4)]
+    variants = [f"zero_stage={stage};part_norms=true" for stage in range(3)] + ["zero_stage=3"]
     adapted = [f"lora={{rank: 4}};zero_stage={stage}" for stage in (0, 3)]
     on_two_ranks(asked.watch, tmp_path, model, *variants, *adapted)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
@@ -71,11 +79,14 @@ def test_two_ranks_answer_as_one_does_under_every_zero_stage_and_with_adapters(
     alone_adapted = asked.seen_by(lora, asked.queries(*asked.kinds(lora)))
     for variant in (*variants, *adapted):
         assert first[variant]["answers"] == second[variant]["answers"], "every rank has them all"
+        assert (PARTS[0] in first[variant]["steps"][0]) == ("part_norms" in variant)
         expected = alone_adapted if variant in adapted else alone
         # Adam turns what rounding makes of gradients near 0 into steps of full length.
         same(first[variant], expected, exact=2e-5)
     for name, tensor in own.weights().items():
-        apart = (torch.tensor(first["zero_stage=1"]["weights"][name]) - tensor).abs()
+        apart = (
+            torch.tensor(first["zero_stage=1;part_norms=true"]["weights"][name]) - tensor
+        ).abs()
         assert float(apart.mean()) < 1e-6, name
 
 

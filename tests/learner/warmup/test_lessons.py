@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,22 @@ def test_a_lesson_of_a_retry_teaches_only_guided_replies(chat, lessons):
         late += "<|im_start|>system\nadvice: " in before
         assert "advice" not in chat.tokenizer.decode(lesson.token_ids[first:])
     assert late > 3
+
+
+def test_retries_are_shown_the_report_or_the_advice(chat):
+    world, (task,) = (
+        demonstrations.demonstrating("workshop"),
+        SeededTasks("workshop").tasks("warmup", 1),
+    )
+    told = {}
+    for text in ("report", "advice"):
+        teacher = demonstrations.Teacher(
+            world, chat, replace(SKILL, mistakes=1.0), guidance_text=text
+        )
+        (retry,) = [lesson for lesson in teacher.lessons(task) if lesson.kind == "retry"]
+        told[text] = chat.tokenizer.decode(retry.token_ids)
+    assert 'advice: {"trajectory_summary"' in told["report"]
+    assert "advice: remember" in told["advice"] and "trajectory_summary" not in told["advice"]
 
 
 def test_reflections_of_lessons_parse(chat, lessons):

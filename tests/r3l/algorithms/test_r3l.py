@@ -271,12 +271,13 @@ def corrected(make_trajectory, base=0.0, retry=1.0, steps=(2, 3), **more):
 
 def sampled(algorithm, group):
     """The trained tokens of each supervised sample."""
-    return [ids[mask].tolist() for ids, mask in algorithm.samples(group)]
+    samples = [sample for together in algorithm.samples(group) for sample in together]
+    return [ids[mask].tolist() for ids, mask in samples]
 
 
 def test_a_verified_correction_yields_its_reflection_and_what_the_retry_read(make_trajectory):
     group = corrected(make_trajectory)
-    (asked, _), (guided, mask) = get().samples(group)
+    [[(asked, _), (guided, mask)]] = get().samples(group)
     assert asked.tolist() == [1, 2, 3, 4] and sampled(get(), group)[0] == [3, 4]
     retry = group.trajectories[1]
     first = int(retry.step_spans[1, 0])
@@ -360,30 +361,78 @@ def test_the_loss_adds_lambda_times_that_of_supervised_rows(batch):
     assert got.item() == pytest.approx(measured["loss_policy"] + 0.3 * measured["loss_sft"])
 
 
-@given(sizes=st.lists(st.integers(1, 9), max_size=8), budget=st.integers(0, 40), data=st.data())
-def test_samples_within_a_budget_are_the_same_whatever_their_order(sizes, budget, data):
-    group = group_of([])
+def corrections_of(sizes, number=0):
+    """A correction of two samples for each size, which they share."""
     made = []
     for i, size in enumerate(sizes):
-        ids = np.full(size, i, np.int32)
-        made.append(imitation(group, ids, np.ones(size, np.bool_)))
-    found = at_most(made, budget)
-    assert sum(each.length for each in found) <= budget
-    again = at_most(data.draw(st.permutations(made)), budget)
+        ids = np.full(size, i + 1000 * number, np.int32)
+        parts = (ids[: size // 2], ids[size // 2 :])
+        made.append([imitation(group_of([]), part, np.ones_like(part, np.bool_)) for part in parts])
+    return made
+
+
+def tokens_of(corrections):
+    return sum(sample.length for together in corrections for sample in together)
+
+
+SIZES = st.lists(st.integers(2, 9), max_size=8)
+
+
+@given(sizes=SIZES, budget=st.integers(0, 40), step=st.integers(0, 9), data=st.data())
+def test_samples_within_a_budget_are_the_same_whatever_their_order(sizes, budget, step, data):
+    made = corrections_of(sizes)
+    found = at_most(made, budget, step)
+    assert tokens_of(found) <= budget
+    again = at_most(data.draw(st.permutations(made)), budget, step)
     assert [id(each) for each in again] == [id(each) for each in found]
-    names = {each.rows[0].token_ids[0] for each in found}
-    left = [each for i, each in enumerate(made) if i not in names]
-    room = budget - sum(each.length for each in found)
-    assert all(each.length > room for each in left)
+    whole = {id(each) for each in made}
+    assert whole.issuperset(map(id, found)), "both samples of a correction, or none"
+    one_more = sorted(sizes, reverse=True)[: len(found) + 1]
+    assert len(found) == len(made) or sum(one_more) > budget, "any of the others fits no more"
+
+
+def test_a_corrections_chance_to_be_trained_does_not_depend_on_its_length():
+    sizes = [4, 40] * 20  # 880 tokens; of a quarter, 220, five of the longest fit
+    kept = dict.fromkeys(sizes, 0)
+    steps = 1000
+    for step in range(steps):
+        found = at_most(corrections_of(sizes), 220, step)
+        assert len(found) == 5
+        for together in found:
+            kept[tokens_of([together])] += 1
+    short, long = kept[4] / steps / 20, kept[40] / steps / 20
+    assert short + long == 0.25
+    # 5/40 each, with a standard error of 0.0017 over the steps
+    assert abs(short - 0.125) < 0.008 and abs(long - 0.125) < 0.008
+
+
+def test_each_step_draws_other_corrections(make_trajectory):
+    made = corrections_of([6] * 12)
+    drawn = [frozenset(id(each) for each in at_most(made, 18, step)) for step in range(30)]
+    assert all(len(one) == 3 for one in drawn) and len(set(drawn)) > 20
+    assert frozenset().union(*drawn) == {id(each) for each in made}
+
+
+def test_the_step_of_a_draw_is_the_version_of_its_batch(make_trajectory):
+    groups = [corrected(make_trajectory, steps=(2, n)) for n in range(2, 9)]
+
+    def found(version):
+        aux = supervised(get(sft_share=0.4).rows(Batch(groups, version=version)))
+        return [row.token_ids.tolist() for row in aux]
+
+    assert 0 < len(found(1)) < 14 and found(1) == found(1) and found(None) == found(0)
+    assert len({str(sorted(found(version))) for version in range(9)}) > 4
 
 
 def test_the_supervised_tokens_of_a_step_are_a_share_of_the_attempts(make_trajectory):
     batch = Batch([corrected(make_trajectory)])
     attempts = sum(len(r.mask) for r in get().rows(batch) if r.loss == "policy")
     for share in (0.01, 0.3, 1.0, None):
-        found = supervised(get(sft_share=share).rows(batch))
+        algorithm = get(sft_share=share)
+        found = supervised(algorithm.rows(batch))
         assert sum(len(row.mask) for row in found) <= attempts * (9 if share is None else share)
-        assert len(found) == (0 if share == 0.01 else 1 if share == 0.3 else 2)
+        assert len(found) == (0 if share in (0.01, 0.3) else 2)
+        assert algorithm.left_out(batch) == 2 - len(found)
 
 
 # -- six parts that a subclass replaces ------------------------------------------------------

@@ -67,10 +67,13 @@ def test_the_reflection_prompt_names_every_field_and_outcome():
         assert f'"{word}"' in system
 
 
-def test_guidance_holds_the_diagnosis_and_the_advice():
-    advice = Prompts().guidance(Reflection("s", "was late", "failure", "go {early}", 1))
-    assert "was late" in advice and "go {early}" in advice
-    bare = Prompts().guidance(Reflection("s", None, "failure", "go", 1))
+def test_guidance_holds_the_whole_report_or_only_the_diagnosis_and_the_advice():
+    thought = Reflection("it went", "was late", "failure", "go {early}", 1)
+    report = Prompts().guidance(thought)
+    assert parse(report, 2) == thought
+    advice = Prompts().guidance(thought, "advice")
+    assert "was late" in advice and "go {early}" in advice and "it went" not in advice
+    bare = Prompts().guidance(Reflection("s", None, "failure", "go", 1), "advice")
     assert "None" not in bare and "{" not in bare
 
 
@@ -90,7 +93,7 @@ def test_braces_in_attempts_and_reflections_are_not_placeholders(make_trajectory
     attempt = replace(make_trajectory([1], reward=0.5), actions=("print {reward} {last_step}",))
     assert "step 0 does: print {reward} {last_step}\n" in Prompts().question("reflect", attempt)[1]
     thought = Reflection("s", "{improvement_suggestion}", "failure", "go", 0)
-    assert "{improvement_suggestion} go" in Prompts().guidance(thought)
+    assert "{improvement_suggestion} go" in Prompts().guidance(thought, "advice")
 
 
 def test_an_environment_may_override_a_prompt_and_only_one_that_exists(make_trajectory):

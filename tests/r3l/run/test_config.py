@@ -28,15 +28,19 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert config.learner.groups_per_step == RunConfig().learner.groups_per_step
 
 
-def test_the_defaults_are_the_settings_of_the_paper_but_for_a_cap_on_auxiliary_samples():
+def test_the_defaults_are_the_settings_of_the_paper():
     config = RunConfig()
     algorithm, actor, learner = config.algorithm, config.actor, config.learner
     assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
     assert (algorithm.max_rule, algorithm.max_advantage) == ("success", None)
     assert (algorithm.normalize, algorithm.sft_weight) == ("trajectory", 1.0)
-    assert algorithm.sft_share == 0.25
+    assert (algorithm.sft_share, algorithm.guidance_text) == (None, "report")
     assert algorithm.verified_requires_success and algorithm.pivot_shift == 0
-    assert (actor.temperature, config.eval.temperature) == (1.0, 0.4)
+    assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
+        1.0,
+        0.7,
+        0.4,
+    )
     assert actor.max_response_tokens is None and EnvSpec("e", "", 25).max_response_tokens == 512
     assert actor.max_reflection_tokens == 4096
     assert (learner.lr, learner.grad_clip, learner.sync_every) == (1e-6, 1.0, 1)

@@ -1,6 +1,7 @@
 """Attempts, reflections and retries, explored by the algorithms that reflect."""
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,20 @@ def test_each_ablation_of_the_exploration_is_one_setting() -> None:
     unguided = explore(silent, "algorithm.guidance=false")[1].trajectory
     assert unguided is not None and unguided.reward == 0.0 and unguided.shown is None
     assert not any("say b" in p for p in silent.prompts if "You review" not in p)
+
+
+@pytest.mark.parametrize("name", ["r3l", "reflect_grpo"])
+def test_a_retry_reads_the_whole_report_or_the_advice_alone(name: str) -> None:
+    read = {}
+    for text in ("report", "advice"):
+        policy = learner_of_advice()
+        slots = explore(policy, f"algorithm={name}", f"algorithm.guidance_text={text}")
+        retry = slots[-1].trajectory
+        assert retry is not None and retry.reward == 1.0 and retry.shown is not None
+        read[text] = policy.chat.tokenizer.decode(retry.as_shown()[0])
+    assert json.dumps(json.loads(reflection())) in read["report"]
+    assert "trajectory_summary" not in read["advice"] and "say b" in read["advice"]
+    assert len(read["advice"]) < len(read["report"])
 
 
 def test_only_failures_are_reflected_on_if_so_set() -> None:
