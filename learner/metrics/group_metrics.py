@@ -101,8 +101,9 @@ def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algori
     for group, values in zip(batch.groups, algorithm.advantages(batch), strict=True):
         if group.group_id not in batch.replayed:
             dropped += (~rows.kept(values)[: len(group.trajectories)]).tolist()
-    left_out = algorithm.left_out(batch) if isinstance(algorithm, R3L) else float("nan")
-    return finite({"group/dropped": mean(dropped), "group/aux_left_out": float(left_out)})
+    left_out = algorithm.left_out(batch)
+    count = float("nan") if left_out is None else float(left_out)
+    return finite({"group/dropped": mean(dropped), "group/aux_left_out": count})
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
