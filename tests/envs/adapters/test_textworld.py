@@ -45,21 +45,35 @@ def env(cache):
 @pytest.mark.parametrize("kind", KINDS)
 def test_games_of_every_kind_conform(kind, cache):
     options = {"cache": cache, "admissible": kind == "custom", **EASY[kind]}
-    check_env(f"textworld:{kind}", options=options, max_steps=10)
+    check_env(f"textworld:{kind}", seeds=(0, 1), options=options, max_steps=10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_demonstrator_wins_and_its_rewards_sum_to_one(kind, cache):
-    env = demonstrating(f"textworld:{kind}", cache=cache, games=2, **EASY[kind])
-    for seed in range(2):
-        env.reset(seed=seed)
-        total, ended, rng = 0.0, False, random.Random(0)
-        while not ended:
-            _, reward, terminated, truncated, _ = env.step(env.demonstrate(Skill(), rng))
-            total, ended = total + reward, terminated or truncated
-        assert total == pytest.approx(1.0) and env.env.state.won
-        assert env.reflection()["trajectory_outcome"] == "success"
+    env = demonstrating(f"textworld:{kind}", cache=cache, games=1, **EASY[kind])
+    env.reset(seed=0)
+    env.step("look")  # a detour
+    total, ended, rng = 0.0, False, random.Random(0)
+    while not ended:
+        text, reward, terminated, truncated, _ = env.step(env.demonstrate(Skill(), rng))
+        total, ended = total + reward, terminated or truncated
+    assert total == pytest.approx(1.0) and env.env.state.won
+    assert "The game was won." in text and "***" not in text and "QUIT" not in text
+    assert env.reflection()["retry_from_step"] == 0
     env.close()
+
+
+def test_the_first_text_tells_the_way_unless_only_the_last_action_is_asked_for(cache):
+    first = {}
+    for only in (False, True):
+        options = {"cache": cache, "level": 3, "only_last_action": only}
+        env = registry.make("textworld:coin_collector", **options)
+        first[only] = env.reset(seed=0)[0].partition("-=")[0]
+        directions = [action.split()[1] for action in env.demonstration()[:-1]]
+        env.close()
+    assert all(direction in first[False] for direction in directions)
+    assert not any(direction in first[True] for direction in directions)
+    assert "coin" in first[True]
 
 
 def test_the_game_speaks_without_banner_and_status_line(env):

@@ -45,3 +45,15 @@ def test_another_tag_is_refused_in_tests_and_written_with_a_warning_in_a_run(
     reporter.step(1, {tag: 0.0}, {})
     reporter.close()
     assert f'"{tag}": 0.0' in (tmp_path / "progress.jsonl").read_text()
+
+
+@pytest.mark.parametrize("tag", ["group/reward", "learner/loss/2"])
+def test_a_users_algorithm_measures_what_it_likes_of_groups_and_of_its_loss(
+    tag: str, tmp_path: Path
+) -> None:
+    check_tag.cache_clear()
+    reporter = Reporter(tmp_path, own="mine.py:Mine")
+    reporter.step(1, {tag: 0.0}, {})
+    with pytest.raises(UserWarning, match="unknown metric buffer/mine"):
+        reporter.step(2, {"buffer/mine": 0.0}, {})
+    reporter.close()
