@@ -30,5 +30,5 @@ class ExIt(StartsInside):
         worth = np.array([group.variance for group in groups])
         if not worth.any():
             return None
-        group = groups[random.choice(len(groups), p=worth / worth.sum())]
-        return Chosen(PARTIAL, group.attempts[random.integers(len(group.attempts))])
+        group = groups[int(random.choice(len(groups), p=worth / worth.sum()))]
+        return Chosen(PARTIAL, group.attempts[int(random.integers(len(group.attempts)))])
