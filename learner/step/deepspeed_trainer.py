@@ -331,6 +331,8 @@ class DeepSpeedTrainer(AnyTrainer):
     def _micro_batch(self, rows: Sequence[Row], work: _Work, *, poisoned: bool = False) -> Sums:
         with self._timed("forward_s"):
             micro = collate(rows, self.device, referenced=work.referenced)
+            if self.parts is not None:  # not by the engine, which takes each backward for its own
+                step_loss(micro, work.loss, self.module, self.module.pack, self.parts)
             loss, sums = self.losses(micro, work.loss)
         if poisoned or not math.isfinite(sums["loss"]):
             loss = loss * math.nan
@@ -341,7 +343,7 @@ class DeepSpeedTrainer(AnyTrainer):
 
     def losses(self, micro: MicroBatch, loss: Loss) -> tuple[Tensor, Sums]:
         """Returns (a micro-batch's loss, sums for metrics)."""
-        return step_loss(micro, loss, self.engine, self.module.pack, self.parts)
+        return step_loss(micro, loss, self.engine, self.module.pack)
 
     def _part_norms(self) -> Sums:
         """Returns the gradient norm of each part of the loss, if wanted. Collective."""

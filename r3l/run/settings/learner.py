@@ -79,8 +79,8 @@ class LearnerConfig(Section):
     )
     part_norms: bool = Field(
         False,
-        description="measure the gradient norm of each part of the loss, by one more backward pass "
-        "and one more gradient in memory for each",
+        description="measure the gradient norm of each part of the loss, by one more forward pass, "
+        "and one more backward pass and gradient in memory for each part",
     )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(
