@@ -163,7 +163,7 @@ class GridWorld:
             if verb == "go" and word in best and self.place(board) == f"row {row} column {column}"
         ]  # fmt: skip
         if advised:
-            return advised[0]
+            return str(advised[0])
         if draw < skill.waste:
             safe = [way for way in DIRECTIONS if self.best(self.moved(board, way), left - 1)]
             return rng.choice(safe or best)
