@@ -227,7 +227,7 @@ class Regrader:
         attempt = result.trajectory
         if attempt is None:
             return result
-        env = await guarded(lambda: make_env(task))
+        env: Environment | AgentRunner = await guarded(lambda: make_env(task))
         try:
             if isinstance(env, AgentRunner):
                 new = await regraded_agent(env, task, attempt, self.config.actor.agent)
