@@ -215,7 +215,7 @@ def test_an_agent_with_a_shell_is_retried_from_any_command(tmp_path: Path, seed:
     commands = [random.choice(COMMANDS).format(n=random.randrange(9)) for _ in range(steps)]
 
     def reply(text: str) -> str:
-        if "trajectory_summary" in text:
+        if "You review" in text:
             return reflection(pivot)
         return commands[text.count("[exit")] + (f" # {ADVICE}" if ADVICE in text else "")
 

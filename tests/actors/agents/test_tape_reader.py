@@ -89,7 +89,7 @@ def answers(pivot: int) -> Callable[[str], str]:
     """A policy that goes left until it is advised, then right; it reflects with `pivot`."""
 
     def reply(text: str) -> str:
-        if "trajectory_summary" in text:
+        if "You review" in text:
             return reflection(pivot)
         return "right" if ADVICE in text else "left"
 
@@ -156,7 +156,7 @@ def test_a_retry_repeats_the_calls_before_its_pivot_without_sampling(
     assert (base.reward, retry.reward) == (0.0, 1.0)
     assert retry.actions == ("left",) * pivot + ("right",) * (4 - pivot)
     assert (retry.role, retry.of, retry.pivot) == ("distilled", 0, pivot)
-    sampled = [text for text in policy.prompts if "trajectory_summary" not in text]
+    sampled = [text for text in policy.prompts if "You review" not in text]
     assert len(sampled) == 4 + 4 - pivot and metrics.agent["taped"] == pivot
     assert all(ADVICE in text for text in sampled[4:])
     end = int(base.step_spans[pivot - 1, 1]) if pivot else 0
@@ -179,7 +179,7 @@ def test_the_guidance_is_shown_and_neither_recorded_nor_told_to_the_agent(tmp_pa
 
 def test_a_retry_whose_guidance_is_ignored_is_no_correction(tmp_path: Path) -> None:
     def deaf(text: str) -> str:
-        return reflection(2) if "trajectory_summary" in text else "left"
+        return reflection(2) if "You review" in text else "left"
 
     (results,), *_ = explored(config_of(tmp_path), ScriptedPolicy(deaf))
     base, retry = attempts(results)
