@@ -41,7 +41,7 @@ REWARDS = ([0.0], [0.0, 1.0], [0.0, 0.3, 0.5, 1.0], [1.0], [-0.5, 0.0, 2.0], [0.
 SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l"},
     {"name": "r3l", "sft_share": 0.25},
-    {"name": "r3l", "sft_share": 0.6},
+    {"name": "r3l", "sft_share": 0.1},
     {"name": "r3l", "sft_share": 0.05},
     {"name": "r3l", "sft_share": 0.1, "sft_pool": "shared"},
     {"name": "r3l", "alpha": 1.7, "normalize": "token"},
