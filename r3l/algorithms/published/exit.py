@@ -31,4 +31,4 @@ class ExIt(StartsInside):
         if not worth.any():
             return None
         group = groups[random.choice(len(groups), p=worth / worth.sum())]
-        return Chosen(PARTIAL, group.attempts[random.integers(len(group.attempts))])
+        return Chosen(PARTIAL, group.attempts[int(random.integers(len(group.attempts)))])
