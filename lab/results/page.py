@@ -34,6 +34,7 @@ from lab.results.findings import (
     predictions,
     ratios_to_half,
     summaries,
+    told_less,
     without_retries,
     worlds,
 )
@@ -138,6 +139,8 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         compute_policies=tables.warm_policies(
             policies(measured, "e11"), [run for run in records if run["experiment"] == "e11"]
         ),
+        told_less_alone=told_less(policies(measured, "e11"), cells.CELLS),
+        told_less_cut_off=told_less(warm, [cell.name for cell in CUT_OFF]),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
         ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],
