@@ -424,7 +424,8 @@ def without_retries(found: Numbers) -> str:
 def other_rates(records: Iterable[Record]) -> str:
     """Whether GRPO was run with other learning rates."""
     if any(record["variant"].startswith("grpo_lr_") for record in records):
-        return "one learning rate ([others](variants.md#learning-rates) of GRPO and of R³L in two cells)"
+        others = "[others](variants.md#learning-rates) of GRPO and of R³L in two cells"
+        return f"one learning rate ({others})"
     return "one learning rate, also for GRPO: no run with another one was made"
 
 

@@ -96,6 +96,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
         told=TOLD,
+        told_hard=told_less(warm, [wall_clock.HARD]),
         easiest_tokens=f"{E0_TOKENS:,}",
         short_map=tables.map_to_half(records, warm),
         map=tables.regime_map(records, predicted, warm),
