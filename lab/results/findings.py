@@ -302,7 +302,7 @@ def not_trained(records: Iterable[Record]) -> str:
         known = VARIANTS.get(variant)
         settings = (known.named or known.overrides) if known else ()
         used |= {s.removeprefix("algorithm=") for s in settings if s.startswith("algorithm=")}
-    names = ", ".join(f"`{name}`" for name in REGISTRY if name not in used)
+    names = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if name not in used)
     if not names:
         return "every algorithm that can be chosen is trained on this page."
     return (
