@@ -129,7 +129,7 @@ def test_algorithms_without_a_run_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(f"`{name}`" in missing for name in ("dapo", "r3l", "grpo"))
     records = [run("c", variant, 9) for variant in VARIANTS]
     missing = not_trained(records)
-    inside = "`exit`, `pope`, `prefix_rl`, `restart_from_success`"  # today's; lines had other settings
+    inside = "`exit`, `pope`, `prefix_rl`, `restart_from_success`"
     assert missing.startswith(f"no run on this page trains `early_experience`, {inside}, `rlvmr`.")
     for name in missing.split("`")[1::2]:
         monkeypatch.delitem(REGISTRY, name)
