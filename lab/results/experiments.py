@@ -57,6 +57,8 @@ _NO_RECALL, _NO_CONTEXT = "algorithm.recall_count=0", "algorithm.reflection=fals
 _NO_RANKING = "algorithm.ranking=false"
 _IN_CONTEXT = ("explorer=in_context", "explorer.share=0.5")
 """What `algorithm.reflection` was called."""
+_THREE_OF_FOUR = ("algorithm.share=0.75", "algorithm.kl_coef=0.01")
+"""What the lines of `explorer=prefix` and `explorer=partial` had: more started groups, and a KL."""
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -147,6 +149,14 @@ VARIANTS: dict[str, Variant] = {
         "buffer.sampler.reuse=2",
         "buffer.sampler.replay_share=0.5",
         "buffer.sampler.replay_staleness=5",
+    ),
+    "prefix": replace(
+        _stored("PrefixRL, earlier form", "algorithm=prefix_rl", *_THREE_OF_FOUR),
+        named=(*STORED, "algorithm=grpo", "explorer=prefix"),
+    ),
+    "partial": replace(
+        _stored("ExIt, earlier form", "algorithm=exit", *_THREE_OF_FOUR),
+        named=(*STORED, "algorithm=grpo", "explorer=partial"),
     ),
     "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.tasks=curriculum"),
     "no_retries": _taught("without retries", "", "algorithm.reflect=false"),
@@ -320,7 +330,7 @@ _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
 _HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
             "replay_half", "replay_most", "r3l_replay_most",
-            "spear", "curriculum", "flat_replaced")  # fmt: skip
+            "spear", "prefix", "partial", "curriculum", "flat_replaced")  # fmt: skip
 LONG_ROW_VARIANTS = ("r3l", "no_credit", "no_amplify", "r3l_std", "sft_none", "grpo")
 LONG_ROW_SEEDS = 6
 _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",

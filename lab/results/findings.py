@@ -11,6 +11,7 @@ from lab.results.statistics import (
     UNITS,
     Ratio,
     Record,
+    alike,
     cost,
     geometric,
     over_price,
@@ -43,14 +44,13 @@ def against(
     records: Sequence[Record], experiment: str, cell: str, variant: str
 ) -> tuple[list[Record], list[Record]]:
     """The runs of a variant in an experiment, and those of GRPO that they are compared with: of the
-    experiment itself, else of the map. R³L with its defaults is taken from the map as well, with
-    the seeds that the experiment has."""
+    experiment itself, else of the map. R³L with its defaults is taken from the map as well: the
+    runs with the seed, machine and warm policy of one that the experiment has."""
     grpo = select(records, experiment, cell, "grpo") or select(records, "e1", cell, "grpo")
     ours = select(records, experiment, cell, variant)
     if not ours and variant == "r3l":
         mine = [r for r in records if (r["experiment"], r["cell"]) == (experiment, cell)]
-        seeds = {run["seed"] for run in mine}
-        ours = [run for run in select(records, "e1", cell, "r3l") if run["seed"] in seeds]
+        ours = alike(select(records, "e1", cell, "r3l"), mine)
     return ours, grpo
 
 
@@ -71,6 +71,13 @@ def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str
         | {"policies": len(its), "lowest told": min(line["told"] for line in its)}
         for cell, its in mine.items()
     }
+
+
+def told_less(warm: Mapping[str, Record], cells: Iterable[str]) -> str:
+    """The cells whose policy is told too little to count, by the mean of its policies."""
+    told = {cell: warm[cell]["told"] for cell in cells if cell in warm}
+    few = [f"{cell} ({value:.3f})" for cell, value in told.items() if value < TOLD]
+    return ", ".join(few) or "none"
 
 
 def cell_of(base: float, rho: float) -> Cell:
@@ -289,12 +296,13 @@ def _listed(values: set[int]) -> str:
 
 
 def not_trained(records: Iterable[Record]) -> str:
-    """Which algorithms no line is a run of."""
+    """Which algorithms no line is a run of. Lines count as what their settings were called."""
     used = set()
     for variant in {record["variant"] for record in records}:
-        settings = VARIANTS[variant].overrides if variant in VARIANTS else ()
+        known = VARIANTS.get(variant)
+        settings = (known.named or known.overrides) if known else ()
         used |= {s.removeprefix("algorithm=") for s in settings if s.startswith("algorithm=")}
-    names = ", ".join(f"`{name}`" for name in REGISTRY if name not in used)
+    names = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if name not in used)
     if not names:
         return "every algorithm that can be chosen is trained on this page."
     return (
@@ -416,7 +424,8 @@ def without_retries(found: Numbers) -> str:
 def other_rates(records: Iterable[Record]) -> str:
     """Whether GRPO was run with other learning rates."""
     if any(record["variant"].startswith("grpo_lr_") for record in records):
-        return "one learning rate (others, of GRPO and of R³L, below)"
+        others = "[others](variants.md#learning-rates) of GRPO and of R³L in two cells"
+        return f"one learning rate ({others})"
     return "one learning rate, also for GRPO: no run with another one was made"
 
 

@@ -34,6 +34,7 @@ from lab.results.findings import (
     predictions,
     ratios_to_half,
     summaries,
+    told_less,
     without_retries,
     worlds,
 )
@@ -95,6 +96,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
         told=TOLD,
+        told_hard=told_less(warm, [wall_clock.HARD]),
         easiest_tokens=f"{E0_TOKENS:,}",
         short_map=tables.map_to_half(records, warm),
         map=tables.regime_map(records, predicted, warm),
@@ -138,6 +140,8 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         compute_policies=tables.warm_policies(
             policies(measured, "e11"), [run for run in records if run["experiment"] == "e11"]
         ),
+        told_less_alone=told_less(policies(measured, "e11"), cells.CELLS),
+        told_less_cut_off=told_less(warm, [cell.name for cell in CUT_OFF]),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
         ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],

@@ -113,6 +113,12 @@ def pairs(over: Sequence[Record], under: Sequence[Record]) -> list[tuple[Record,
     return [(run, others[_twins(run)]) for run in mine]
 
 
+def alike(runs: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """The runs that have the seed, kind of machine and warm policy of one of the others."""
+    there = {_twins(run) for run in others}
+    return [run for run in runs if _twins(run) in there]
+
+
 def counted(twins: Sequence[tuple[Record, Record]]) -> str:
     """How many pairs there are, and of how many warm policies."""
     return f"{len(twins)}, {len({_twins(mine)[1:] for mine, _ in twins})}"

@@ -147,9 +147,9 @@ def without_auxiliary(records: Sequence[Record]) -> str:
         whole = runs_of(records, "e1", cell).get("r3l", [])
         if ours and whole:
             costs = [over(ours, whole, worth, unit) for worth in WORTH for unit in UNITS]
-            rows.append([cell, *costs, str(len(ours))])
+            rows.append([cell, *costs, counted(pairs(ours, whole))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return table(["cell", *columns, "seeds"], rows)
+    return table(["cell", *columns, PAIRS], rows)
 
 
 def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:

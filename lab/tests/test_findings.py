@@ -18,6 +18,7 @@ from lab.results.findings import (
     over,
     policies,
     summaries,
+    told_less,
 )
 from lab.results.statistics import Record
 from r3l.algorithms.registry import REGISTRY
@@ -71,6 +72,12 @@ def test_a_cell_with_several_warm_policies_has_their_mean() -> None:
     assert found["b"] == {"told": 0.9, "policies": 1, "lowest told": 0.9}
 
 
+def test_cells_whose_policy_is_told_too_little_are_listed() -> None:
+    warm = {"a": {"told": 0.85}, "b": {"told": 0.9}, "c": {"told": 0.245}}
+    assert told_less(warm, ["b", "a", "c", "d"]) == "a (0.850), c (0.245)"
+    assert told_less(warm, ["b"]) == "none"
+
+
 def test_a_policy_that_was_warmed_for_another_experiment_is_not_of_the_map() -> None:
     lines = [{"cell": "a", "told": 0.95}, {"cell": "a", "told": 0.5, "experiment": "e11"}]
     assert policies(lines)["a"]["told"] == 0.95
@@ -122,8 +129,8 @@ def test_algorithms_without_a_run_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(f"`{name}`" in missing for name in ("dapo", "r3l", "grpo"))
     records = [run("c", variant, 9) for variant in VARIANTS]
     missing = not_trained(records)
-    inside = "`prefix_rl`, `pope`, `exit`, `restart_from_success`"
-    assert missing.startswith(f"no run on this page trains `early_experience`, `rlvmr`, {inside}.")
+    inside = "`exit`, `pope`, `prefix_rl`, `restart_from_success`"
+    assert missing.startswith(f"no run on this page trains `early_experience`, {inside}, `rlvmr`.")
     for name in missing.split("`")[1::2]:
         monkeypatch.delitem(REGISTRY, name)
     assert not_trained(records).startswith("every algorithm that can be chosen is trained")
@@ -145,7 +152,7 @@ def test_runs_of_different_machines_are_not_compared() -> None:
 
 def test_other_learning_rates_are_promised_only_if_there_are_runs() -> None:
     assert "no run with another one" in other_rates([run("c", "grpo", 9)])
-    assert "below" in other_rates([run("c", "grpo_lr_low", 9)])
+    assert "variants.md" in other_rates([run("c", "grpo_lr_low", 9)])
 
 
 def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
@@ -162,6 +169,8 @@ def test_a_lever_is_beside_the_default_and_grpo_with_the_seeds_that_it_has() -> 
     assert against(records, "e2", cell, "sft_none") == ([lever], grpo)
     assert against(records, "e2", cell, "r3l") == ([default[1]], grpo)
     assert against(records, "e1", cell, "r3l") == (default, grpo)
+    other = run(cell, "r3l", 30, seed=1) | {"policy": 2}
+    assert against([*records, other], "e2", cell, "r3l") == ([default[1]], grpo)
     own = run(cell, "grpo", 50) | {"experiment": "e2"}
     assert against([*records, own], "e2", cell, "sft_none") == ([lever], [own])
 
