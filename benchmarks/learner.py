@@ -46,9 +46,9 @@ from r3l.run.config import RunConfig, load
 from r3l.run.settings.learner import Compute
 from r3l.training import attention
 from r3l.training.local_policy import LocalPolicy
+from r3l.training.measures.processor import fix_threads
 from r3l.training.micro_batch import Nodes, collate, micro_batches
 from r3l.training.model import resolve_dtype
-from r3l.training.processor import fix_threads
 from r3l.training.step_loss import Loss
 from r3l.training.trainer import Trainer
 

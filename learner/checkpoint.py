@@ -257,7 +257,7 @@ def load_run(
     checkpoint. Fixes the number of threads. Call `check_resumable` first."""
     from learner.step.deepspeed_trainer import DeepSpeedTrainer
     from r3l.training.averaged_weights import DECAY
-    from r3l.training.processor import fix_threads
+    from r3l.training.measures.processor import fix_threads
 
     fix_threads()  # a run, its continuation and its replay begin here
     adapted = config.lora.rank > 0

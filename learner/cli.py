@@ -247,7 +247,7 @@ class _Rank:
         from learner.metrics.loggers.logger import LoggerContext
         from learner.metrics.reporter import Reporter
         from learner.rank0 import Rank0
-        from r3l.training.processor import facts
+        from r3l.training.measures.processor import facts
 
         config, run = self.config, self.run
         tasks = list[Task](), list[Task]()

@@ -154,7 +154,7 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
     import asyncio
 
     from lab.results.alternate import alternate
-    from r3l.training.processor import fix_threads
+    from r3l.training.measures.processor import fix_threads
 
     fix_threads(1)
     variant = VARIANTS[run.variant]

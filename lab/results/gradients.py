@@ -40,8 +40,8 @@ from r3l.errors import UserError
 from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.training.local_policy import LocalPolicy
+from r3l.training.measures.processor import fix_threads
 from r3l.training.micro_batch import collate, micro_batches
-from r3l.training.processor import fix_threads
 from r3l.training.step_loss import Loss, step_loss
 from r3l.training.trainer import Trainer
 

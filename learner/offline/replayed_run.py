@@ -27,8 +27,8 @@ from r3l.models.model_folder import check_model_folder, model_digest, read_token
 from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
 from r3l.run.files.run_folder import JOURNAL, RunFolder
+from r3l.training.measures.processor import differences, facts, fix_threads
 from r3l.training.model import resolve_dtype
-from r3l.training.processor import differences, facts, fix_threads
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 

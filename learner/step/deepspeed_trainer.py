@@ -34,9 +34,9 @@ from r3l.errors import RestartNeeded, TrainingStopped
 from r3l.run.settings.learner import LearnerConfig
 from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
+from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
 from r3l.training.model import PolicyModule, Scores, load_model, resolve_dtype
-from r3l.training.part_gradients import PartGradients
 from r3l.training.step_loss import (
     AnyTrainer,
     Loss,

@@ -101,7 +101,7 @@ def warmup_command(
     except OSError as error:
         raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
     from learner.warmup.warmup import warmup
-    from r3l.training.processor import fix_threads
+    from r3l.training.measures.processor import fix_threads
 
     alone = recipe.start is None or weight_bytes(recipe.start) < SMALL_BYTES
     fix_threads(1 if alone else None)  # a small model's threads would only wait for each other

@@ -21,7 +21,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from envs.demonstrations import demonstrating, warmup_tasks
-from envs.registry import BUILTIN_WORLDS
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
@@ -36,6 +35,8 @@ from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
 from r3l.run.process.command_line import echo
 
+ALWAYS = ("workshop", "keys")
+"""The worlds whose words every tiny policy knows: those of the shipped policy."""
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""
 READING = 0.6
@@ -231,9 +232,9 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Writes an untrained tiny policy to `folder`. The tokenizer knows the words of every built-in
-    world, for later warm-ups."""
-    names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
+    """Writes an untrained tiny policy to `folder`. Its tokenizer also knows the words of ALWAYS,
+    for later warm-ups."""
+    names = dict.fromkeys([*ALWAYS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names
     ]

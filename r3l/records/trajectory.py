@@ -194,12 +194,13 @@ class Trajectory(Record):
             return self
         kept, resume, given = int(shown.keep), int(shown.resume), len(shown.tokens)
         between = [self.logprobs[:kept], np.zeros(given, np.float32), self.logprobs[resume:]]
-        moved = np.where(self.step_spans >= resume, kept + given - resume, 0).astype(np.int32)
+        spans, more = self.step_spans, kept + given - resume
+        moved = np.where(spans >= resume, spans + more, np.minimum(spans, kept)).astype(np.int32)
         return msgspec.structs.replace(
             self,
             token_ids=self.as_shown()[0],
             logprobs=np.concatenate(between),
-            step_spans=self.step_spans + moved,
+            step_spans=moved,
             shown=None,
         )
 

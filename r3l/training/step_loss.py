@@ -22,10 +22,10 @@ from r3l.algorithms.queries import Answer, Query
 from r3l.algorithms.rows import POLICY, Row
 from r3l.errors import R3LError, UserError
 from r3l.training.attention import Pack
-from r3l.training.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
+from r3l.training.measures.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
+from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.micro_batch import MicroBatch, packing_shares, packing_sums
 from r3l.training.model import Scores
-from r3l.training.part_gradients import PartGradients
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 Sums = dict[str, float]
@@ -99,7 +99,7 @@ def step_loss(
 
 
 def _roles(micro: MicroBatch) -> dict[str, Tensor]:
-    """Returns the tokens of each role of r3l.training.drift, bool [B, T]."""
+    """Returns the tokens of each role of r3l.training.measures.drift, bool [B, T]."""
     policy_B = micro.distilled_B.new_tensor([name == POLICY for name in micro.losses])
     policy_BT = micro.mask_BT & policy_B[:, None]
     distilled_BT = policy_BT & micro.distilled_B[:, None]

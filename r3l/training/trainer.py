@@ -24,9 +24,9 @@ from r3l.models.model_path import model_path
 from r3l.records import Int32
 from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
+from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
 from r3l.training.model import LogitsModule, PolicyModule, Scores, load_model
-from r3l.training.part_gradients import PartGradients
 from r3l.training.step_loss import AnyTrainer, Loss, StepResult, Sums, step_loss, step_metrics
 
 Model: TypeAlias = str | Path | nn.Module
@@ -43,7 +43,7 @@ class Trainer(AnyTrainer):
     `average_decay`: of the averaged weights. `tokens_per_micro_batch` bounds the memory.
     `part_norms`: measure the gradient norm of each part of the loss, by one more backward pass for
     each. `device`: by default the module's own; for a folder, a GPU if there is one. The
-    number of threads is the caller's (r3l.training.processor.fix_threads).
+    number of threads is the caller's (r3l.training.measures.processor.fix_threads).
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from r3l.files.whole_file import read_json
 from r3l.models.model_folder import CHECKSUMS, check_checksums
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import load
-from r3l.training import processor
+from r3l.training.measures import processor
 from tests.learner.step.faulty import Silent, saved
 from tests.r3l.files.made import flips
 from tests.r3l.training.fakes import tiny_folder

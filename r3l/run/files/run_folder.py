@@ -78,7 +78,8 @@ class Hang:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the learner computes on from version `step` on: `facts` of r3l.training.processor."""
+    """What the learner computes on from version `step` on: `facts` of
+    r3l.training.measures.processor."""
 
     step: int
     facts: Mapping[str, str]

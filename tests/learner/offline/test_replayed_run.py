@@ -29,7 +29,7 @@ from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import encoded
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.settings.buffer import RetentionConfig
-from r3l.training.processor import processor
+from r3l.training.measures.processor import processor
 from r3l.weights.journal import Journal
 from tests.learner.fakes import ROOT
 from tests.learner.offline.conftest import alike, bases, ended_run

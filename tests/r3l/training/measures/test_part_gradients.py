@@ -9,7 +9,7 @@ from torch import nn
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import TokenBatch
 from r3l.algorithms.r3l import R3L
-from r3l.training.part_gradients import PartGradients
+from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.trainer import Trainer
 from tests.r3l.training.fakes import explored
 

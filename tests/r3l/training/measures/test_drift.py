@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from r3l.training.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
+from r3l.training.measures.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
 
 
 def test_drift_metrics_follow_their_definitions_for_every_role() -> None:

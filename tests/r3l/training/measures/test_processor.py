@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from r3l.training import processor as module
-from r3l.training.processor import differences, facts, fix_threads, processor
+from r3l.training.measures import processor as module
+from r3l.training.measures.processor import differences, facts, fix_threads, processor
 from tests.test_architecture import ROOMS, ROOT
 
 HERE = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_threads_are_fixed_in_one_place() -> None:
         if "set_num_threads(" in path.read_text(encoding="utf-8") and "tests" not in path.parts
     }
     # An actor computes with one thread until it has forked its engine.
-    assert callers == {"r3l/training/processor.py", "actors/engine_process.py"}
+    assert callers == {"r3l/training/measures/processor.py", "actors/engine_process.py"}
 
 
 def test_the_facts_name_processor_and_libraries_and_what_is_unknown_is_left_out(
