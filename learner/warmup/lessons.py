@@ -154,7 +154,8 @@ def texts(env: Demonstrating) -> Iterable[str]:
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     written = [*env.vocabulary()]
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        written += prompts.texts.values()
+        taught = {**prompts.texts, "in_context": ""}  # no lesson shows what R³ asks
+        written += taught.values()
     yield from (text.replace("{report}", "") for text in written)  # a placeholder, never read
     yield "step sees does end"
     for seed in range(20):
