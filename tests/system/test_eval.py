@@ -80,6 +80,7 @@ def said(folder: Path) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.nightly  # the rule of the seeds by day: tests/actors/test_explored_groups.py
 @pytest.mark.timeout(900)
 def test_runs_whose_groups_are_numbered_differently_and_the_command_play_the_same(
     tmp_path: Path,
