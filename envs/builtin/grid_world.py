@@ -9,6 +9,7 @@ The reward is 1.0 for reaching the goal, else 0.0. Remarks say what happened, no
 import json
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,7 @@ class State:
     ended: bool = True
 
 
-class GridWorld:
+class GridWorld(ABC):
     """A world on a grid of `size` by `size` cells. `steps`: step limit. A subclass has the rules:
     `start`, `moved`, `remark`, `won`, `lost`, `best`, `symbol` and `feedback`."""
 
@@ -68,36 +69,38 @@ class GridWorld:
         )
         self.state = State()
 
+    @abstractmethod
     def start(self, seed: int) -> Board:
         """Makes the level of a seed. Returns its first board."""
-        raise NotImplementedError
 
+    @abstractmethod
     def moved(self, board: Board, direction: str) -> Board:
         """Returns the board after a step in a direction."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remark(self, before: Board, after: Board, direction: str) -> str:
         """Says what a step did."""
-        raise NotImplementedError
 
+    @abstractmethod
     def won(self, board: Board) -> bool:
-        raise NotImplementedError
+        """Whether the goal is reached."""
 
+    @abstractmethod
     def lost(self, board: Board) -> bool:
-        raise NotImplementedError
+        """Whether the goal can no longer be reached, so that the attempt ends."""
 
+    @abstractmethod
     def best(self, board: Board, left: int) -> list[str]:
         """Returns the directions that lead to the goal soonest. `left`: how many steps are left. If
         the goal is out of reach, returns []."""
-        raise NotImplementedError
 
+    @abstractmethod
     def symbol(self, cell: int) -> str:
         """Returns the letter that shows a cell."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feedback(self) -> str:
         """Returns a closing remark."""
-        raise NotImplementedError
 
     def outcome(self, board: Board, direction: str) -> Board:
         """Returns the board that a step leads to. It differs from `moved` on slippery ground."""
@@ -128,7 +131,8 @@ class GridWorld:
         return f"{remark} {then}", float(state.won), terminated, truncated, self._info()
 
     def close(self) -> None:
-        """Does nothing."""
+        """Ends the attempt."""
+        self.state.ended = True
 
     def snapshot(self) -> bytes:
         return json.dumps(vars(self.state)).encode()
