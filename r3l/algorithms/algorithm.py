@@ -129,6 +129,12 @@ class Algorithm(Section):
         none. A run that never meets a task again gets a warning."""
         return ""
 
+    @property
+    def shows_context(self) -> str:
+        """The setting with which attempts begin with a context; "" if they do not. An agent's
+        attempts cannot read one, so that a run with agents is refused."""
+        return ""
+
     # ── what the defaults are made of ───────────────────────────────────────────────────
 
     def policy_rows(self, batch: Batch) -> list[Counted]:

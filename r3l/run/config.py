@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import R3L
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
 from r3l.errors import UserError
@@ -73,11 +72,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _agents_take_no_context(self) -> Self:
-        if self.env.has_agents and isinstance(self.algorithm, R3) and self.algorithm.reflection:
+        setting = self.algorithm.shows_context
+        if self.env.has_agents and setting:
             raise ValueError(
-                f"algorithm.reflection: {self.algorithm.name} begins groups with a stored failure "
-                "in their context, which an agent's attempt cannot read; set "
-                "algorithm.reflection=false"
+                f"algorithm.{setting}: {self.algorithm.name} begins groups with a context, which "
+                f"an agent's attempt cannot read; set algorithm.{setting}=false"
             )
         return self
 

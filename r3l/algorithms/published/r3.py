@@ -94,6 +94,10 @@ class R3(RatioAlgorithm):
         reflects, recalls = self.reflection, self.recall_count != 0
         return "recalls stored attempts, or reflects on them," if reflects or recalls else ""
 
+    @property
+    def shows_context(self) -> str:
+        return "reflection" if self.reflection else ""
+
     # ── the service ─────────────────────────────────────────────────────────────────────
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
