@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from envs import registry
 from r3l.errors import EngineDead, EngineFailed, EnvironmentFailed
@@ -20,7 +19,7 @@ from r3l.rollout.policy_interface import SampleParams
 from r3l.run.answer_probability import answer_probability, responses, with_exact
 from r3l.training.local_policy import LocalPolicy
 from tests.r3l.fakes import END, CharTokenizer
-from tests.r3l.training.fakes import explore_group
+from tests.r3l.training.fakes import explore_group, uneven_model
 
 CHAT = ChatFormat(CharTokenizer())
 TASK = Task("t", "riddle", 7)
@@ -96,18 +95,7 @@ def test_what_the_tokenizer_cannot_write_is_left_out() -> None:
 
 
 def tiny(zeroed: bool) -> LocalPolicy:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=200,
-        initializer_range=0.5,
-    )
-    model = Qwen2ForCausalLM(config).eval().requires_grad_(False)
+    model = uneven_model(VOCABULARY, 200)
     for parameter in model.parameters() if zeroed else ():
         parameter.zero_()
     return LocalPolicy((model, CHAT), seed=1)

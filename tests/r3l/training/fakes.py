@@ -34,6 +34,15 @@ TINY = {
 }
 
 
+def uneven_model(vocabulary: int, positions: int) -> Qwen2ForCausalLM:
+    """A random Qwen2 with weights so large that some tokens are much likelier than others."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": vocabulary, "max_position_embeddings": positions, "hidden_size": 32}
+    sizes |= {"intermediate_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}
+    model = Qwen2ForCausalLM(Qwen2Config(**TINY | sizes, initializer_range=0.5))
+    return model.eval().requires_grad_(False)
+
+
 def tiny_folder(folder: Path, **larger: int) -> Path:
     """Save a random Qwen2 without a tokenizer; `larger`: other sizes than TINY's."""
     torch.manual_seed(0)

@@ -5,30 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from r3l.errors import UserError
 from r3l.rollout.policy_interface import SampleParams
 from r3l.training import local_policy
 from r3l.training.local_policy import LocalPolicy, draw
+from tests.r3l.training.fakes import uneven_model
 
 END, VOCABULARY = 2, 50
 
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=100,
-        initializer_range=0.5,
-    )
-    return Qwen2ForCausalLM(config).eval().requires_grad_(False)
+    return uneven_model(VOCABULARY, 100)
 
 
 @pytest.fixture
