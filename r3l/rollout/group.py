@@ -6,6 +6,7 @@ algorithm.explore(x) ─► verbs (r3l.rollout.exploration) ─► one result pe
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -14,6 +15,8 @@ from r3l.records import SlotResult
 from r3l.rollout.env_calls import described, trace
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import without_exit
+
+log = logging.getLogger(__name__)
 
 Explore = Callable[[Exploration], Awaitable[None]]
 
@@ -73,7 +76,10 @@ async def _failure_of(explore: Explore, x: Exploration, stall_s: float) -> Episo
         x.ended = True
         left = {task for task in (exploring, *x.working) if task.cancel()}
         if left:
-            await asyncio.wait(left, timeout=ENDING_S)
+            ended, _ = await asyncio.wait(left, timeout=ENDING_S)
+            for task in ended:  # a verb may refuse to begin before its cancellation arrives
+                if not task.cancelled() and (late := task.exception()) is not None:
+                    log.info("what explore left behind ended with: %s", described(late))
 
 
 def _read(error: BaseException) -> EpisodeError:

@@ -88,19 +88,20 @@ def test_a_command_that_fails_is_counted_and_reported_in_one_line(
     assert "step-000001" in said[0] and why in said[0]
 
 
-def children() -> list[psutil.Process]:
+def sleeping(seconds: str) -> list[psutil.Process]:
     found = psutil.Process().children(recursive=True)
-    return [one for one in found if command_line(one)[:1] == ["sleep"]]
+    return [one for one in found if command_line(one) == ["sleep", seconds]]
 
 
 def test_a_command_and_all_that_it_started_is_killed_at_its_deadline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = CheckpointCommand("sh -c 'sleep 77 & sleep 77'", 3.0)
-    slow.submit(made(tmp_path, "step-000001")[0], 1)
-    until(lambda: len(children()) == 2)
+    slow = CheckpointCommand("sh -c 'sleep 77 & touch {folder}/begun; sleep 77'", 3.0)
+    (folder,) = made(tmp_path, "step-000001")
+    slow.submit(folder, 1)
     until(lambda: slow.failed)
-    assert children() == [] and "killed after 3 s" in capsys.readouterr().err
+    assert (folder / "begun").exists() and sleeping("77") == []
+    assert "killed after 3 s" in capsys.readouterr().err
     slow.finish(lambda: False)
 
 
@@ -117,6 +118,6 @@ def test_the_end_of_a_run_does_not_wait_longer_than_its_deadline(
         slow.submit(folder, 1)
     began = time.monotonic()
     slow.finish(lambda: stopped)
-    assert time.monotonic() - began < LONG / 4 and children() == []
+    assert time.monotonic() - began < LONG / 4 and sleeping("78") == []
     said = capsys.readouterr().err
     assert "waiting up to" in said and "model, best" in said and "the run ends before" in said

@@ -1,6 +1,7 @@
 """Every slot of a group is resolved, whatever an algorithm's `explore` does."""
 
 import asyncio
+import gc
 import itertools
 import sys
 import time
@@ -445,3 +446,29 @@ def test_a_cancelled_group_ends_its_explore_and_closes_its_environments() -> Non
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(scenario())
+
+
+def test_the_error_of_an_explore_that_is_cancelled_is_retrieved() -> None:
+    """A verb of it refuses to begin, before its own cancellation has arrived."""
+    unread: list[Any] = []
+
+    async def explore(x: Exploration) -> None:
+        async def knock(slot: int) -> None:
+            while True:
+                await x.fail(slot, "again")
+
+        await x.each(range(4), knock)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+        exploring = asyncio.create_task(Explored(explore).run())
+        for _ in range(9):
+            await asyncio.sleep(0)
+        exploring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await exploring
+        del exploring
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert not unread
