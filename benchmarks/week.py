@@ -27,8 +27,6 @@ from r3l.run.files.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SETTINGS = (
-    "env.options.stations=1",
-    "env.options.steps=1",
     "algorithm=grpo",
     "algorithm.group_size=2",
     "actor.max_response_tokens=8",
@@ -44,6 +42,8 @@ SETTINGS = (
     "eval.every=500",
     "eval.tasks=8",
 )
+PLAYED = ("env.options.stations=1", "env.options.steps=1")
+AGENT = ("env=agent", "env.options.command=examples/agents/workshop_agent.py:play")
 NAMES = {"buffer.cli": "buffer", "learner.cli": "learner", "actors.cli": "actor",
          "launch.cli": "launcher"}  # fmt: skip
 KINDS = ("launcher", "buffer", "learner", "actor", "engine", "others")
@@ -141,6 +141,19 @@ def watch(
             file.write(json.dumps(line) + "\n")
 
 
+def tasks(folder: Path) -> Path:
+    """Writes the agent's tasks, rows of one station."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "week-tasks.jsonl"
+    rows = [
+        {"id": f"{split}-{n}", "seed": first + n, "split": split, "stations": 1}
+        for split, first, count in (("train", 0, 1000), ("eval", 10_000, 8))
+        for n in range(count)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path.absolute()
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """Returns the least-squares slope of a line through points (x, y)."""
     x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
@@ -211,24 +224,28 @@ def table(lines: Sequence[dict[str, Any]], skip: int) -> Iterator[str]:
 
 
 @click.command()
-@click.option("--run", type=click.Path(path_type=Path), default=Path("runs/week"))
+@click.option("--run", type=click.Path(path_type=Path), help="default: runs/week or week-agent")
 @click.option("--steps", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--every", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--skip", default=500, show_default=True, help="steps before growth counts")
-@click.option("--lines", type=click.Path(path_type=Path), default=RESULTS / "week.jsonl")
+@click.option("--lines", type=click.Path(path_type=Path), help="default: in docs/results")
+@click.option("--agent", is_flag=True, help="an agent over HTTP plays, not a built-in world")
 @click.option("--draw", "only_draw", is_flag=True, help="make no steps")
 @click.option("--polite", is_flag=True, help="leave the cores to other programs")
 @click.argument("settings", nargs=-1)
-def main(run: Path, steps: int, every: int, skip: int, lines: Path, only_draw: bool, polite: bool,
-         settings: Sequence[str]) -> None:  # fmt: skip
+def main(run: Path | None, steps: int, every: int, skip: int, lines: Path | None, agent: bool,
+         only_draw: bool, polite: bool, settings: Sequence[str]) -> None:  # fmt: skip
     """Make the steps that are missing, and draw the figure. SETTINGS: further key=value."""
+    name = "week-agent" if agent else "week"
+    run, lines = run or Path("runs") / name, lines or RESULTS / f"{name}.jsonl"
     if not only_draw:
+        played = (*AGENT, f"env.options.tasks={tasks(run.parent)}") if agent else PLAYED
         command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
         resume = ["--resume"] if RunFolder(run).exists else []
         run.parent.mkdir(parents=True, exist_ok=True)
         with (run.parent / f"{run.name}.log").open("ab") as output:
             launcher = subprocess.Popen(
-                [*command, *resume, "--steps", str(steps), *SETTINGS, *settings],
+                [*command, *resume, "--steps", str(steps), *SETTINGS, *played, *settings],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C comes from here alone
