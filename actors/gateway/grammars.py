@@ -71,7 +71,7 @@ def _check(schema: Mapping[str, Any] | None) -> None:
 
 
 def _tight(node: Any) -> Any:
-    """Returns a format whose JSON has no spaces, and whose tool arguments are objects."""
+    """Returns a format whose JSON has no runs of spaces, and whose tool arguments are objects."""
     if isinstance(node, list):
         return [_tight(each) for each in node]
     if not isinstance(node, dict):
@@ -81,7 +81,7 @@ def _tight(node: Any) -> Any:
     if node.get("style", "json") != "json":
         return node
     schema = {"type": "object"} if node["json_schema"] is True else node["json_schema"]
-    return node | {"json_schema": schema, "max_whitespace_cnt": 0}
+    return node | {"json_schema": schema, "max_whitespace_cnt": 1}
 
 
 def _tag(format_: Format) -> str:

@@ -75,21 +75,22 @@ SHAPE = {{"json": {{"type": "object", "properties": {{"a": {{"type": "integer"}}
 
 
 def play(task):
-    messages = [{{"role": "user", "content": "go"}}]
-    assert ask(messages, structured_outputs=TEXTS)["content"] == "yes"
+    assert ask([{{"role": "user", "content": "go"}}], structured_outputs=TEXTS)["content"] == "yes"
     for shape, said in ((TEXTS, "yes"), (SHAPE, '{{"a": 1}}')):
+        messages = [{{"role": "user", "content": f"say {{said}}"}}]
         reply = ask(messages, tools=[TOOL], structured_outputs=shape)
         (call,) = reply["tool_calls"]
         result = {{"role": "tool", "tool_call_id": call["id"], "content": "7"}}
         reply = ask([*messages, reply, result], tools=[TOOL], structured_outputs=shape)
         assert reply["content"] == said, reply
+    ask([{{"role": "user", "content": "a reply that is trained"}}])
     return 1.0
 """
 
 
 def test_replies_with_a_shape_are_made_up_too(tmp_path: Path) -> None:
     ((line, passed),) = played(tmp_path, {}, agent=SHAPED)
-    assert passed and "5 calls" in line and "add 2" in line, line
+    assert passed and "6 calls" in line and "add 2" in line, line
 
 
 def test_values_fit_their_schema() -> None:
