@@ -16,7 +16,14 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from actors.gateway import fields
 from actors.gateway.chat_completions import Refused
 from actors.gateway.fields import FIELDS, PATHS, Fate, FieldLog, check, overlooked
+from r3l.rollout.agent_chat import PROBE_TOOLS
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.policy_interface import SampleParams
+from tests.actors.gateway.test_parsers import CALL
+from tests.actors.gateway.test_session import Vocabulary
 from tests.actors.gateway.test_web_app import with_server
+from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.rollout.test_agent_chat import QWEN, THINKING
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -153,6 +160,75 @@ def test_the_server_refuses_names_and_counts_in_each_dialect() -> None:
         assert session.metrics.agent["unknown_fields"] == len(BODIES)
 
     with_server(test)
+
+
+OFF: list[tuple[str, dict[str, Any]]] = [
+    *((dialect, {"chat_template_kwargs": {"enable_thinking": False}}) for dialect in PATHS),
+    ("chat", {"reasoning_effort": "none"}),
+    ("chat", {"thinking": {"type": "disabled"}}),
+    ("responses", {"reasoning": {"effort": "none"}}),
+    ("messages", {"thinking": {"type": "disabled"}}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "wish"), OFF)
+def test_a_policy_that_shall_not_reason_reads_so_in_each_turn(
+    dialect: str, wish: dict[str, Any]
+) -> None:
+    policy = ScriptedPolicy(lambda text: "yes")
+    policy.chat = ChatFormat(Vocabulary(THINKING), earlier_reasoning="keep")
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        said = [*HI, {"role": "assistant", "content": "yes"}, *HI]
+        key = "input" if dialect == "responses" else "messages"
+        for more in ({}, {key: said}):
+            answer = await client.post(PATHS[dialect], json=BODIES[dialect] | wish | more)
+            assert answer.status_code == 200
+            assert policy.prompts[-1].endswith("</think>\n\n")
+            await client.post(PATHS[dialect], json=BODIES[dialect] | more)
+            assert policy.prompts[-1].endswith("assistant\n")
+        first, free, second, other = session.tree.nodes
+        assert (second.parent, other.parent) == (first, free)
+
+    with_server(test, policy)
+
+
+def test_an_argument_that_the_template_does_not_read_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        for dialect, wish in OFF:
+            body = BODIES[dialect] | wish
+            assert (await client.post(PATHS[dialect], json=body)).status_code == 200
+
+    with_server(test)
+    for path in PATHS.values():
+        assert any(path in line and "enable_thinking" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+def test_one_call_is_answered_if_calls_may_not_be_parallel(dialect: str) -> None:
+    policy = ScriptedPolicy(lambda text: f"{CALL}\n{CALL}")
+    policy.chat = ChatFormat(Vocabulary(QWEN))
+    tool = PROBE_TOOLS[0]["function"]
+    wish: dict[str, Any] = {"parallel_tool_calls": False, "tools": [PROBE_TOOLS[0]]}
+    if dialect == "responses":
+        wish["tools"] = [{"type": "function"} | tool]
+    if dialect == "messages":
+        wish = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+        wish["tools"] = [{"name": "add_one", "input_schema": tool["parameters"]}]
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        session.params = lambda step: SampleParams(500)
+        more = {} if dialect == "responses" else {"max_tokens": 500}
+        answer = await client.post(PATHS[dialect], json=BODIES[dialect] | wish | more)
+        assert answer.status_code == 200 and answer.text.count('"add_one"') == (
+            2 if dialect == "responses" else 1  # whose answer repeats the request's tools
+        )
+        (node,) = session.tree.nodes
+        assert policy.chat.tokenizer.decode(node.sample.token_ids) == CALL
+
+    with_server(test, policy)
 
 
 @pytest.mark.parametrize("dialect", PATHS)
