@@ -13,6 +13,7 @@ from typing import Any
 
 from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from actors.gateway.call_tree import Node
+from actors.gateway.grammars import parts_of
 from actors.gateway.parsers import ReplyReader, reader_of
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
@@ -52,13 +53,23 @@ class EchoPolicy:
             return json.dumps(example(params.json_schema))
         tools = node.tools
         made = sum(len(n.reply.get("tool_calls", ())) for n in node.chain())
-        if made < len(tools) or params.structural_tag:
+        calls, shape = parts_of(params.structural_tag) if params.structural_tag else (None, None)
+        if shape and (made >= len(tools) or not calls):
+            return _shaped(shape)
+        if made < len(tools) or calls:
             shape = tools[made % len(tools)]["function"]
             arguments = example(shape.get("parameters") or {"type": "object"})
             call = tool_call(shape["name"], arguments, f"abcdefg{made:02}")
             reply = {"role": "assistant", "content": "", "tool_calls": [call]}
             return self.reader.written(reply, tools)
         return str(node.messages[-1].get("content") or "")[:LONGEST] if node.messages else "go on"
+
+
+def _shaped(shape: dict[str, Any]) -> str:
+    """Makes up a text of a shape (actors.gateway.grammars)."""
+    if shape["type"] == "json_schema":
+        return json.dumps(example(shape["json_schema"]))
+    return str(shape["elements"][0]["value"])
 
 
 def example(schema: dict[str, Any]) -> Any:

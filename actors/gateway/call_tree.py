@@ -48,6 +48,7 @@ class Node:
     request_hash: str = ""
     began: float = 0.0  # seconds after the attempt's start
     seconds: float = 0.0
+    arguments: str = "{}"  # of the chat template, as JSON
 
     def chain(self) -> list[Node]:
         """Returns the calls from the root to this one."""
@@ -79,12 +80,16 @@ class CallTree:
     chat: AgentChat
     nodes: list[Node] = field(default_factory=list)
 
-    def next(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Makes the node of a request, which is not in the tree until it is added. Raises UserError
-        if the chat template refuses the request's messages."""
-        parent, new = self._place(messages, tuple(tools))
+    def next(
+        self, messages: Sequence[AgentMessage], tools: Sequence[Tool], arguments: str = "{}"
+    ) -> Node:
+        """Makes the node of a request, which is not in the tree until it is added. `arguments`: of
+        the chat template, as JSON. Raises UserError if the chat template refuses the request."""
+        read = json.dumps(self.chat.read_arguments(arguments), sort_keys=True)
+        parent, new = self._place(messages, tuple(tools), read)
         own = parent.tools if parent else tuple(tools)
-        return Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
+        given = self._encoded(parent, new, own, read)
+        return Node(parent, tuple(new), own, given, len(self.nodes), arguments=read)
 
     def add(self, node: Node) -> None:
         """Adds the next node."""
@@ -102,33 +107,38 @@ class CallTree:
         guidance. Raises UserError if the chat template refuses the guidance."""
         if any(each.guided for each in node.chain()):
             return
-        messages = list(node.messages)
+        messages, chat = list(node.messages), self.chat.with_arguments(node.arguments).chat
         if node.parent is not None:
-            messages.append({"role": self.chat.chat.guide, "content": guidance})
+            messages.append({"role": chat.guide, "content": guidance})
         elif messages[0]["role"] == "system":
             messages[0] = messages[0] | {"content": f"{messages[0]['content']}\n{guidance}"}
         else:
             messages.insert(0, {"role": "system", "content": guidance})
         try:
-            node.guided = self._encoded(node.parent, messages, node.tools)
+            node.guided = self._encoded(node.parent, messages, node.tools, node.arguments)
         except UserError:  # its roles must alternate
             if not node.messages:
                 raise
             *before, last = node.messages
             joined = last | {"content": f"{last.get('content') or ''}\n\n{guidance}"}
-            node.guided = self._encoded(node.parent, [*before, joined], node.tools)
+            node.guided = self._encoded(node.parent, [*before, joined], node.tools, node.arguments)
 
     def _encoded(
-        self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]
+        self,
+        parent: Node | None,
+        new: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        arguments: str,
     ) -> tuple[int, ...]:
         """Returns the token ids that a call's new messages add to the conversation."""
+        chat = self.chat.with_arguments(arguments)
         if parent is None:
-            return self.chat.open(for_template(new), tools)
+            return chat.open(for_template(new), tools)
         assert parent.sample is not None  # only these are continued
         made = parent.reply.get("tool_calls") or ()
         calls = [(call["id"], call["function"]["name"]) for call in made]
-        closing = self.chat.chat.close(parent.sample.token_ids)
-        return (*closing, *self.chat.following(calls, for_template(new)))
+        closing = chat.chat.close(parent.sample.token_ids)
+        return (*closing, *chat.following(calls, for_template(new), tools))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
         """Returns the last answered call of every conversation. `unseen`: includes calls whose
@@ -161,8 +171,16 @@ class CallTree:
             for node in self.nodes
         ]
 
+    def replied(self, message: AgentMessage) -> bool:
+        """Whether a message is a whole reply of the policy in this attempt."""
+        return any(
+            node.finish == "stop" and same_reply(node.reply, message)
+            for node in self.nodes
+            if node.reply
+        )
+
     def _place(
-        self, messages: Sequence[AgentMessage], tools: tuple[Tool, ...]
+        self, messages: Sequence[AgentMessage], tools: tuple[Tool, ...], arguments: str
     ) -> tuple[Node | None, Sequence[AgentMessage]]:
         """Returns (the node that a request continues, the request's new messages). Returns (None,
         all messages) for a new conversation."""
@@ -174,7 +192,7 @@ class CallTree:
                 node
                 for node in self.nodes
                 if any(node.parent is parent for parent in front)
-                and (node.parent is not None or node.tools == tools)
+                and (node.parent is not None or (node.tools, node.arguments) == (tools, arguments))
                 and [*map(_key, node.messages)] == [*map(_key, block)]
                 and node.sample is not None
                 and node.reply

@@ -13,7 +13,21 @@ MODEL = "policy"
 UNTRAINED = "policy-untrained"
 """The policy's model name for untrained calls, such as those of a simulated user or a judge."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
-NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
+OF_MESSAGES = {
+    "prefix": "end with a user's message",
+    "partial": "end with a user's message",
+    "function_call": "use tool_calls",
+    "audio": "this policy reads text",
+}
+"""Fields of a message that cannot be honoured, and what to do instead."""
+MOST_CHOICES = 1000
+LONGEST_ARGUMENT = 200
+NOT_ARGUMENTS = frozenset(
+    "conversation messages tools documents chat_template add_generation_prompt tokenize padding "
+    "continue_final_message truncation max_length return_tensors return_dict tokenizer_kwargs "
+    "return_assistant_tokens_mask processor_kwargs".split()
+)
+"""Arguments of a chat template that are r3l's, and those of the function that renders it."""
 
 
 class Refused(Exception):
@@ -31,7 +45,9 @@ def bad(message: str) -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
-    use the reply."""
+    use the reply. `choices`: texts of which the reply must be one. `parallel`: whether the reply
+    may have several tool calls. `begun`: whether the last message is a reply of nobody with a name.
+    `arguments`: of the chat template, as JSON."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -40,13 +56,14 @@ class AgentRequest:
     stop: tuple[str, ...] = ()
     json_schema: dict[str, Any] | None = None
     trained: bool = True
+    choices: tuple[str, ...] = ()
+    parallel: bool = True
+    begun: bool = False
+    arguments: str = "{}"
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
     """Reads a request. Raises Refused if the gateway cannot do what the request asks."""
-    for name in NOT_OFFERED:
-        if body.get(name):
-            raise bad(f"{name}: not offered by this gateway; leave it out")
     if body.get("n") not in (None, 1):
         raise bad(f"n is {body['n']!r}: a request gets one reply; ask again for another")
     messages, tools = body.get("messages"), body.get("tools") or []
@@ -55,27 +72,97 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     if not isinstance(tools, list) or not all(_is_function(tool) for tool in tools):
         raise bad("tools: must be a list of functions with a name")
     stop = body.get("stop") or ()
+    if not isinstance(stop, str) and not all(isinstance(text, str) for text in stop):
+        raise bad("stop: must be a text or a list of texts")
+    schema, choices = shape_of(body)
+    shown = tuple(_message(message, f"messages[{n}]") for n, message in enumerate(messages))
     return AgentRequest(
-        messages=tuple(_message(message, f"messages[{n}]") for n, message in enumerate(messages)),
+        messages=shown,
         tools=tuple(tools),
         choice=body.get("tool_choice") or "auto",
         max_tokens=_positive(body, "max_completion_tokens") or _positive(body, "max_tokens"),
-        stop=(stop,) if isinstance(stop, str) else tuple(filter(None, map(str, stop))),
-        json_schema=schema_of(body.get("response_format")),
+        stop=(stop,) if isinstance(stop, str) else tuple(filter(None, stop)),
+        json_schema=schema,
         trained=body.get("model") != UNTRAINED,
+        choices=choices,
+        parallel=body.get("parallel_tool_calls") is not False,
+        begun=shown[-1]["role"] == "assistant" and not messages[-1].get("name"),
+        arguments=template_arguments(body),
     )
+
+
+def shape_of(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Returns (the JSON schema that a reply must fit, or None; the texts of which it must be one).
+    Raises Refused if they are no such thing, or if a request has several of them."""
+    asked = body.get("structured_outputs") or {}
+    schemas = {
+        "response_format": schema_of(body.get("response_format")),
+        "structured_outputs.json": _schema(asked, "json"),
+        "structured_outputs.json_object": {"type": "object"} if asked.get("json_object") else None,
+        "guided_json": _schema(body, "guided_json"),
+        "guided_json_object": {"type": "object"} if body.get("guided_json_object") else None,
+    }
+    texts = {
+        "structured_outputs.choice": asked.get("choice") or (),
+        "guided_choice": body.get("guided_choice") or (),
+    }
+    given = [name for name, shape in [*schemas.items(), *texts.items()] if shape not in (None, ())]
+    if len(given) > 1:
+        raise bad(f"{' and '.join(given)}: a reply has one shape; leave out the others")
+    (name, choices), *_ = sorted(texts.items(), key=lambda item: not item[1])
+    if len(choices) > MOST_CHOICES or not all(isinstance(t, str) and t for t in choices):
+        raise bad(f"{name}: must be a list of at most {MOST_CHOICES} texts, none of them empty")
+    return next((s for s in schemas.values() if s is not None), None), tuple(choices)
 
 
 def schema_of(format_: Any) -> dict[str, Any] | None:
     kind = format_.get("type") if isinstance(format_, dict) else None
-    if kind in (None, "text"):
+    if kind == "text" or not format_:
         return None
     if kind == "json_object":
         return {"type": "object"}
-    schema = format_.get("json_schema")
+    schema = format_.get("json_schema") if isinstance(format_, dict) else None
     if kind != "json_schema" or not isinstance(schema, dict) or "schema" not in schema:
         raise bad(f"response_format {kind!r}: use text, json_object, or json_schema with a schema")
-    return dict(schema["schema"])
+    return _schema(schema, "schema", "response_format's ")
+
+
+def _schema(holder: Mapping[str, Any], name: str, of: str = "") -> dict[str, Any] | None:
+    """Reads a JSON schema, which may be a text of JSON."""
+    schema = holder.get(name)
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            raise bad(f"{of}{name}: is a text, but no JSON") from None
+    if schema is not None and not isinstance(schema, dict):
+        raise bad(f"{of}{name} is {schema!r:.60}; it must be a JSON schema, an object")
+    return schema
+
+
+def template_arguments(body: Mapping[str, Any]) -> str:
+    """Returns the arguments that a request has for the chat template, as JSON with sorted keys."""
+    made: dict[str, Any] = {}
+    if effort := body.get("reasoning_effort"):
+        made |= {"reasoning_effort": effort} | _thinking(effort != "none")
+    if kind := (body.get("thinking") or {}).get("type"):
+        made |= _thinking(kind != "disabled")
+    if body.get("enable_thinking") is not None:
+        made |= _thinking(body["enable_thinking"])
+    made |= body.get("chat_template_kwargs") or {}
+    for name, value in made.items():
+        plain = isinstance(value, str | int | float | None) and len(str(value)) <= LONGEST_ARGUMENT
+        if name in NOT_ARGUMENTS or not plain:
+            raise bad(
+                f"chat_template_kwargs.{name:.60}: not offered by this gateway; an argument of the "
+                f"chat template is a text of at most {LONGEST_ARGUMENT} characters, a number, true "
+                "or false"
+            )
+    return json.dumps(made, sort_keys=True)
+
+
+def _thinking(wanted: bool) -> dict[str, bool]:
+    return {"enable_thinking": wanted, "thinking": wanted}  # one family has it by the other name
 
 
 Answer = dict[str, Any]
@@ -125,12 +212,17 @@ def error(refused: Refused) -> dict[str, Any]:
 def _message(message: Any, where: str) -> AgentMessage:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise bad(f"{where}: must be a message with a role")
+    for name, instead in OF_MESSAGES.items():
+        if message.get(name):
+            raise bad(f"{where}.{name}: not offered by this gateway; {instead}")
     text = _text(message.get("content"), where)
     if message["role"] == "assistant":
         return _reply(message, text, where)
     if (role := ROLES.get(message["role"])) is None:
         raise bad(f"{where}: role {message['role']!r} is unknown")
     named = {n: message[n] for n in ("tool_call_id", "name") if isinstance(message.get(n), str)}
+    if isinstance(message.get("tool_call_id"), int):  # ids of calls become texts too
+        named["tool_call_id"] = str(message["tool_call_id"])
     return {"role": role, "content": text} | named
 
 

@@ -5,11 +5,11 @@ completions and back. This module adds the envelope and the events of /v1/respon
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.gateway import chat_completions
+from actors.gateway import chat_completions, fields
 from actors.gateway.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
@@ -28,6 +28,7 @@ class Dialect:
 
 def request_of(dialect: Dialect, body: Body) -> AgentRequest:
     """Reads a request. Raises Refused."""
+    fields.check(dialect.name, body)
     try:
         return chat_completions.read(dialect.read(body))
     except Refused:
@@ -37,22 +38,40 @@ def request_of(dialect: Dialect, body: Body) -> AgentRequest:
         raise bad(f"the request cannot be read: {reason}") from None
 
 
+EXTRAS = (
+    "chat_template_kwargs enable_thinking thinking structured_outputs guided_json guided_choice "
+    "guided_json_object"
+).split()
+"""Fields of vLLM's servers that the dialects share, and that the translators drop or change."""
+BEGUN = (
+    "a reply that the agent has begun cannot be continued by this gateway; end with a message of "
+    "the user"
+)
+
+
+def _extras(body: Body) -> dict[str, Any]:
+    return {name: body[name] for name in EXTRAS if name in body}
+
+
 def _read_responses(body: Body) -> Body:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.entrypoints.openai.responses.utils import (
         construct_input_messages,
         construct_tool_dicts,
+        should_continue_final_message,
     )
 
-    for name in ("previous_response_id", "background"):
-        if body.get(name):
-            raise bad(f"{name}: not offered by this gateway; send the whole conversation")
+    if "message.output_text.logprobs" in (body.get("include") or ()):
+        raise bad("include: message.output_text.logprobs is not offered by this gateway")
+    if should_continue_final_message(body.get("input") or ""):
+        raise bad(f"input: {BEGUN}")
     for tool in body.get("tools") or ():
         if tool.get("type") != "function":  # the translator would drop it
             raise bad(
                 f"tools: a tool has type {tool.get('type')!r}; this gateway takes only functions"
             )
-    request = ResponsesRequest.model_validate(_plain(body))  # which changes what it gets
+    own = {name: value for name, value in body.items() if name not in EXTRAS}
+    request = ResponsesRequest.model_validate(_plain(own))  # which changes what it gets
     messages = construct_input_messages(
         request_instructions=request.instructions, request_input=request.input
     )
@@ -68,7 +87,10 @@ def _read_responses(body: Body) -> Body:
         "tool_choice": choice,
         "max_tokens": body.get("max_output_tokens"),
         "response_format": shape or None,
-    }
+        "stop": body.get("stop"),
+        "parallel_tool_calls": body.get("parallel_tool_calls"),
+        "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
+    } | _extras(body)
 
 
 def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
@@ -93,7 +115,7 @@ def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "error": None,
         "output": [item.model_dump(mode="json") for item in items],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "usage": {
@@ -135,13 +157,35 @@ def _read_messages(body: Body) -> Body:
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
-    if body.get("output_format"):  # the translator would drop it
-        raise bad("output_format: not offered by this gateway; use output_config")
+    if (body.get("messages") or [{}])[-1].get("role") == "assistant":
+        raise bad(f"messages: {BEGUN}")
+    _check_results(body.get("messages") or ())
+    config, own = dict(body.get("output_config") or {}), _extras(body)
+    format_ = config.pop("format", None) or body.get("output_format")
     request = AnthropicMessagesRequest.model_validate(
-        {"model": chat_completions.MODEL} | dict(body)
+        {"model": chat_completions.MODEL}
+        | {name: value for name, value in body.items() if name not in EXTRAS}
+        | {"output_config": config}
     )
     translated = AnthropicServingMessages.to_chat_completion_request(request)
-    return dict(_plain(translated.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)))
+    if format_:  # the translator takes it without a schema
+        own["response_format"] = {"type": format_.get("type"), "json_schema": format_}
+    plain = translated.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
+    return dict(_plain(plain)) | own
+
+
+def _check_results(messages: Sequence[Any]) -> None:
+    """Raises Refused for a part of a tool's result that the translator would drop."""
+    blocks = [block for message in messages for block in message["content"]
+              if isinstance(message["content"], list)]  # fmt: skip
+    for block in blocks:
+        parts = block.get("content") if block.get("type") == "tool_result" else ()
+        for part in parts if isinstance(parts, list) else ():
+            if part.get("type") not in ("text", "image", "tool_reference"):
+                raise bad(
+                    f"messages: a tool_result has a part of type {part.get('type')!r:.60}, which "
+                    "cannot be read; this policy reads text"
+                )
 
 
 def _write_messages(whole: dict[str, Any], body: Body) -> dict[str, Any]:

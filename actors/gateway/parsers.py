@@ -2,7 +2,9 @@
 
 import json
 import logging
+import re
 import uuid
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import (
+    PROBE_CALLS,
     PROBE_REPLY,
     PROBE_TOOLS,
     AgentChat,
@@ -70,13 +73,23 @@ class ReplyReader:
         self._kind = self._parser(self.tool_parser, self.reasoning_parser)
 
     def read(
-        self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[Tool],
+        choice: Any,
+        stop: Sequence[str] = (),
+        arguments: str = "{}",
+        *,
+        shaped: bool = False,
     ) -> Reply:
-        """Reads sampled tokens. Keeps a reply with a malformed tool call as plain text."""
+        """Reads sampled tokens. Keeps a reply with a malformed tool call as plain text.
+        `arguments`: of the chat template, as JSON; some parsers need to know whether it reasons.
+        `shaped`: whether a grammar shaped the reply, which then has no reasoning."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
-        plain = self._kind is None or not (tools or self.reasoning_parser)
+        kind = self._of_calls if shaped else self._kind
+        plain = kind is None or not (tools or (self.reasoning_parser and not shaped))
         text = str(self.tokenizer.decode(ids, skip_special_tokens=plain)).strip()
         for end in stop:
             text = text.removesuffix(end.strip())
@@ -84,7 +97,8 @@ class ReplyReader:
             return Reply(text)
         request = _request(tools, choice)
         try:
-            parser = self._kind(self.tokenizer, request.tools)
+            more = {"chat_template_kwargs": json.loads(arguments)} if arguments != "{}" else {}
+            parser = kind(self.tokenizer, request.tools, **more)
             reasoning, content, calls = parser.parse(
                 text, request, enable_auto_tools=True, model_output_token_ids=ids
             )
@@ -101,17 +115,28 @@ class ReplyReader:
         broken = bool(tools and not made and self._mark) and self._mark in content
         return Reply(content, (reasoning or "").strip(), made, broken)
 
-    def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
+    def constraint(
+        self, tools: Sequence[Tool], choice: Any, *, parallel: bool = True
+    ) -> dict[str, Any]:
         """Returns {kind: grammar}, with the grammar that vLLM's own server uses to force a tool
         call. The kind is `json_schema` or `structural_tag`. Returns {} if `choice` forces no call.
-        Raises UserError if the model cannot handle `tools` or `choice`."""
+        `parallel`: whether a reply may have several calls. Raises UserError if the model cannot
+        handle what is asked."""
+        forced = choice not in ("auto", "none")
         if not tools:
+            if forced:
+                raise UserError(f"tool_choice {choice!r:.80}: the request has no tools")
             return {}
         if not self.chat.takes_tools:
             raise UserError("tools: the chat template of this policy does not support tools")
-        request, forced = _request(tools, choice), choice not in ("auto", "none")
+        request = _request(tools, choice, parallel)
         if forced and not self.tool_parser:
             raise UserError(f"tool_choice {choice!r}: this model has no tool parser")
+        if choice == "auto" and not parallel and not self._cuts:
+            raise UserError(
+                "parallel_tool_calls: a reply of this model cannot be cut after its first tool "
+                "call; leave it out, or force a call with tool_choice"
+            )
         if self._kind is None or not forced:
             return {}
         wanted = self._kind(self.tokenizer, request.tools).adjust_request(request)
@@ -120,6 +145,72 @@ class ReplyReader:
             return {}
         tag = outputs.structural_tag
         return {"structural_tag": tag} if tag else {"json_schema": outputs.json}
+
+    def format_of_calls(self, tools: Sequence[Tool], *, parallel: bool) -> dict[str, Any] | None:
+        """Returns xgrammar's description of one or more tool calls as this model writes them, or
+        None if there is none: the tool parser's own, or else one call as the template writes it."""
+        from vllm.tool_parsers.structural_tag_registry import limit_to_single_tool_call
+
+        request = _request(tools, "required", parallel)
+        parser = self._kind(self.tokenizer, request.tools).tool_parser
+        tag = parser.get_structural_tag(request, reasoning=False)
+        if tag is None:
+            return self._written_format(tools)
+        if not parallel:
+            limit_to_single_tool_call(tag)
+        return dict(tag.format.model_dump())
+
+    def _written_format(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
+        """Describes one call in the template's form, whose arguments are JSON, if it is read."""
+        tags = []
+        for tool in tools:
+            name, mark = tool["function"]["name"], {"R3L": 1}
+            made = PROBE_REPLY | {"tool_calls": [tool_call(name, mark, "abcdefgh1")]}
+            begin, found, end = self.written(made, tools).strip().partition(json.dumps(mark))
+            read = self.read(self.chat.chat.encode(f"{begin}{{}}{end}"), tools, "auto").calls
+            if not found or [call["function"]["name"] for call in read] != [name]:
+                return None
+            content = {"type": "json_schema", "json_schema": True}
+            tags.append({"type": "tag", "begin": begin, "content": content, "end": end})
+        return {"type": "or", "elements": tags}
+
+    def first_call(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], arguments: str = "{}"
+    ) -> int | None:
+        """Returns how many tokens a reply has up to the end of its first tool call. Returns None if
+        what is cut off there is no whole call."""
+        ids, end = list(token_ids), self._end_of_call
+
+        def length(n: int) -> int:
+            return len(self.tokenizer.decode(ids[:n], skip_special_tokens=False))
+
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        for found in re.finditer(re.escape(end), text) if end else ():
+            n = bisect_left(range(len(ids)), found.end(), key=length)
+            reply = self.read(ids[:n], tools, "auto", (), arguments)
+            if len(reply.calls) == 1 and not reply.broken:
+                return n
+        return None
+
+    @cached_property
+    def _of_calls(self) -> Any:
+        """The parser class for replies without reasoning."""
+        return self._parser(self.tool_parser, "")
+
+    @cached_property
+    def _end_of_call(self) -> str:
+        """The tag with which the template ends a tool call, or ""."""
+        found = re.search(r"(<[^<>\s]+>|\[[^\[\]\s]+\])$", self.written().strip())
+        return found[0] if found else ""
+
+    @cached_property
+    def _cuts(self) -> bool:
+        """Whether a reply can be cut after the first of two tool calls."""
+        try:
+            two = self.chat.chat.encode(self.written(PROBE_CALLS))
+            return not self.tool_parser or self.first_call(two, PROBE_TOOLS) is not None
+        except UserError:  # a template for one call at a time
+            return False
 
     def _found(self) -> str:
         written = self.chat.chat.encode(self.written())
@@ -190,10 +281,11 @@ def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)
 
 
-def _request(tools: Sequence[Tool], choice: Any) -> Any:
+def _request(tools: Sequence[Tool], choice: Any, parallel: bool = True) -> Any:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     given = {"tools": list(tools), "tool_choice": choice} if tools else {}
+    given |= {} if parallel else {"parallel_tool_calls": False}
     try:
         return ChatCompletionRequest(messages=[{"role": "user", "content": "u"}], **given)
     except Exception as error:  # of pydantic or of vLLM

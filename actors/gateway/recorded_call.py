@@ -162,11 +162,14 @@ def hash_of_request(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     """Hashes a request. Key order, tool-call ids and text that matches `ignore` do not change the
     hash."""
     ids: dict[str, int] = {}
-    whole = [
+    whole: list[Any] = [
         [_comparable(message, ids, ignore) for message in request.messages],
         request.tools,
         [request.choice, request.max_tokens, request.stop, request.json_schema, request.trained],
     ]
+    more = [request.choices, request.parallel, request.arguments]
+    if more != [(), True, "{}"]:  # most requests ask for none of them
+        whole.append(more)
     return hash_of_passed(whole)
 
 

@@ -14,11 +14,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
-from actors.gateway.parsers import ReplyReader
+from actors.gateway.grammars import grammar_of
+from actors.gateway.parsers import Reply, ReplyReader
 from actors.gateway.passed_calls import Message, PassedCalls
 from actors.gateway.recorded_call import RecordedCall, RetryPlayer, TapePlayer, hash_of_request
 from r3l.errors import (
@@ -30,8 +32,9 @@ from r3l.errors import (
     UserError,
 )
 from r3l.records import Task
+from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.policy_interface import Policy, SampleParams
+from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.views.tape import TapedCall, without
 
@@ -144,7 +147,9 @@ class Session:
         self.check_calls(len(self.tree.nodes), MOST_CALLS)
         try:
             params, constrained = self._sampling(request)
-            node = self.tree.next(request.messages, request.tools)
+            if request.begun:
+                self._check_begun(request.messages[-1])
+            node = self.tree.next(request.messages, request.tools, request.arguments)
             if self.tree.branches_with(node) > MOST_BRANCHES:
                 raise Refused(
                     400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
@@ -167,6 +172,15 @@ class Session:
             return node, self._repeat(node, recorded)
         return node, self._sample(node, request, params)
 
+    def _check_begun(self, last: AgentMessage) -> None:
+        """Raises UserError for a last message that is the beginning of a reply: one that the policy
+        has not finished itself in this attempt."""
+        if not self.tree.replied(last):
+            raise UserError(
+                "messages: the last one is a reply that the agent has begun, which this gateway "
+                "cannot continue; end with a message of the user"
+            )
+
     def _guides(self, node: Node) -> bool:
         """Returns whether there is guidance and the call has the guided kind. Before comparing
         kinds, removes the text that `ignore` matches."""
@@ -186,9 +200,7 @@ class Session:
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns the sampling parameters of a reply, and whether a grammar constrains it."""
         own = self.params(len(self.tree.nodes))
-        grammar = self.reader.constraint(request.tools, request.choice)
-        if not grammar and request.json_schema is not None:
-            grammar = {"json_schema": request.json_schema}
+        grammar = grammar_of(self.reader, request)
         budget = min(own.max_tokens, request.max_tokens or own.max_tokens)
         stop = (*own.stop, *request.stop)
         return replace(own, max_tokens=budget, stop=stop, **grammar), bool(grammar)
@@ -221,7 +233,7 @@ class Session:
                 f"this model's maximum context length is exceeded: the messages have "
                 f"{len(context)} tokens; shorten them",
             )
-        reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
+        sample, reply = self._read(sample, request, node, params)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
         node.seconds = time.monotonic() - began
@@ -229,6 +241,24 @@ class Session:
             await self.keep()
         read = len(node.context())  # without guidance, which the agent must not notice
         return _written(node, read, len(sample.token_ids))
+
+    def _read(
+        self, sample: Sample, request: AgentRequest, node: Node, params: SampleParams
+    ) -> tuple[Sample, Reply]:
+        """Reads a reply. If it has several tool calls and one is allowed, cuts it after the first,
+        so that the calls cut off are neither answered nor trained."""
+        ids, tools, arguments = sample.token_ids, request.tools, node.arguments
+        shaped = params.json_schema is not None or params.structural_tag is not None
+        read = partial(self.reader.read, tools=tools, arguments=arguments, shaped=shaped)
+        reply = read(ids, choice=request.choice, stop=params.stop)
+        if request.parallel or len(reply.calls) < 2:
+            return sample, reply
+        if (n := self.reader.first_call(ids, tools, arguments)) is None:
+            return sample, replace(read(ids, choice="none", stop=params.stop), broken=True)
+        kept = replace(
+            sample, token_ids=ids[:n], logprobs=sample.logprobs[:n], finish_reason="stop"
+        )
+        return kept, read(kept.token_ids, choice=request.choice)
 
     def fail(self, error: R3LError) -> None:
         """Ends the attempt with an error. Keeps the first of several errors."""

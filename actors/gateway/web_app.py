@@ -20,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
+from actors.gateway.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
+from actors.gateway.fields import FieldLog
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import Session
 from r3l.errors import UserError
@@ -37,6 +38,7 @@ class WebApp:
 
     def __init__(self, sessions: Mapping[str, Session], others: OtherModels | None = None) -> None:
         self.sessions, self.others = sessions, others or OtherModels({})
+        self.fields = FieldLog()
         routes = [
             *(Route(path, self._call, methods=["POST"]) for path in DIALECTS),
             Route("/v1/models", self._models, methods=["GET"]),
@@ -91,6 +93,7 @@ class WebApp:
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
         asked = request_of(dialect, body)
+        self._note(session, dialect, body, asked)
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
         sampling = session.sampling(asked, body_hash, dialect.name, again=again)
@@ -104,6 +107,17 @@ class WebApp:
         if not _gone(request):
             session.received(body_hash)
         return written
+
+    def _note(
+        self, session: Session, dialect: Dialect, body: dict[str, Any], asked: AgentRequest
+    ) -> None:
+        """Names the fields of a request that are not followed; counts the unknown ones."""
+        session.metrics.agent["unknown_fields"] += self.fields.note(dialect.name, body)
+        read = session.reader.chat.read_arguments(asked.arguments)
+        for name in json.loads(asked.arguments):
+            if name not in read:
+                why = "the policy's chat template does not read it"
+                self.fields.name(dialect.name, f"chat_template_kwargs.{name}", why)
 
     async def _events(
         self,

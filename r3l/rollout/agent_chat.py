@@ -1,12 +1,17 @@
 """Encodes the messages of an agent's calls: tools, tool results, several messages in a turn.
 
-    open(messages, tools) · <reply> · following(calls, messages) · <reply> · …
+    open(messages, tools) · <reply> · following(calls, messages, tools) · <reply> · …
 
 `following` renders new messages after a short made-up conversation, and then removes the made-up
-text. A new AgentChat tests that the result is the same as in a rendering of the whole chat.
+text. A new AgentChat tests that the result is the same as in a rendering of the whole chat. A
+tokenizer with templates by name writes chats with tools by `tool_use` and others by `default`.
 """
 
+from __future__ import annotations
+
+import hashlib
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +25,8 @@ AgentMessage = dict[str, Any]
 `reasoning_content`. A call's arguments are a mapping, or text if they are not a JSON object."""
 Tool = dict[str, Any]
 
+_MOST_OTHERS = 16
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _ASKED = {"role": "user", "content": "u"}
 _REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
@@ -41,7 +48,7 @@ PROBE_REPLY = {
     "content": "",
     "tool_calls": [tool_call("add_one", {"a": 1}, "abcdefgh1")],
 }
-_PARALLEL = PROBE_REPLY | {
+PROBE_CALLS = PROBE_REPLY | {
     "tool_calls": [
         tool_call("add_one", {"a": 1}, "abcdefgh2"),
         tool_call("add_two", {"a": 2}, "abcdefgh3"),
@@ -53,7 +60,7 @@ _RESULTS = tuple(
 )
 _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
     (PROBE_REPLY, _RESULTS[:1]),
-    (_PARALLEL, _RESULTS[1:]),
+    (PROBE_CALLS, _RESULTS[1:]),
     ({"role": "assistant", "content": "done"}, [{"role": "user", "content": "thank you"}]),
 )
 
@@ -79,10 +86,16 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 class AgentChat:
     """A chat format for tool calls. Raises UserError if the template takes tools, but appending a
-    message changes earlier text."""
+    message changes earlier text.
+
+    A template that takes only tool-call ids of nine letters and digits, as Mistral's, gets such ids
+    in place of others, equal ones for equal ids.
+    """
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
+        self._others: dict[str, AgentChat] = {}
+        """The formats with other arguments of the template, the newest last."""
         if self.takes_tools and (difference := self._first_difference()):
             raise UserError(
                 f"the chat template of {chat.tokenizer.name_or_path!r} cannot write tool calls "
@@ -95,34 +108,97 @@ class AgentChat:
         """Whether the template shows the tools that it is given."""
         return _shows_tools(self.chat)
 
+    @cached_property
+    def _wants_short_ids(self) -> bool:
+        """Whether the template refuses tool-call ids other than nine letters and digits."""
+        tools = PROBE_TOOLS if self.takes_tools else ()
+        refused = []
+        for call_id in ("abcdefgh1", "call_1"):
+            reply = PROBE_REPLY | {"tool_calls": [tool_call("add_one", {"a": 1}, call_id)]}
+            result = _RESULTS[0] | {"tool_call_id": call_id}
+            try:
+                self.chat.render([_ASKED, reply, result], tools, prompt=True)
+            except UserError:
+                refused.append(call_id)
+        return refused == ["call_1"]
+
+    def with_arguments(self, arguments: str) -> AgentChat:
+        """Returns the chat format for a template that gets further arguments, JSON of a mapping.
+        Leaves out those that the template does not read. Raises UserError if the template does not
+        work with them."""
+        read = self.read_arguments(arguments)
+        if not read:
+            return self
+        key = json.dumps(read, sort_keys=True)
+        if key not in self._others:
+            if len(self._others) >= _MOST_OTHERS:
+                self._others.pop(next(iter(self._others)))
+            try:
+                chat = ChatFormat(
+                    self.chat.tokenizer,
+                    earlier_reasoning=self.chat.earlier_reasoning,
+                    arguments=read,
+                )
+                self._others[key] = AgentChat(chat)
+            except UserError as error:
+                raise UserError(f"chat_template_kwargs {key:.300}: {error}") from None
+        return self._others[key]
+
+    def read_arguments(self, arguments: str) -> dict[str, Any]:
+        """Returns the arguments that the template's text names, of JSON of a mapping."""
+        given = json.loads(arguments)
+        template = str(self.chat.tokenizer.chat_template) if given else ""
+        return {n: v for n, v in given.items() if re.search(rf"\b{re.escape(n)}\b", template)}
+
     def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
         """Encodes a whole conversation and the prompt for a reply. Raises UserError if the
         template refuses it."""
-        return self.chat.encode(self.chat.render(self._fitting(messages), tools, prompt=True))
+        shown = self._with_ids(self._fitting(messages))
+        return self.chat.encode(self.chat.render(shown, tools, prompt=True))
 
     def following(
-        self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]
+        self,
+        calls: Sequence[tuple[str, str]],
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool] = (),
     ) -> tuple[int, ...]:
         """Encodes the messages after a reply, and the prompt for the next reply.
 
-        `calls`: id and name of each tool call in the reply. The reply's end-of-turn token is not
-        part of the result. Raises UserError if the template refuses the messages.
+        `calls`: id and name of each tool call in the reply. `tools`: those of the conversation. The
+        reply's end-of-turn token is not part of the result. Raises UserError if the template
+        refuses the messages.
         """
-        return self.chat.encode(self._following(calls, messages))
+        return self.chat.encode(self._following(calls, messages, tools))
 
-    def _following(self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]) -> str:
-        reply, ends = _REPLIED, self._ends
+    def _following(
+        self,
+        calls: Sequence[tuple[str, str]],
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+    ) -> str:
+        reply = _REPLIED
         if calls and self.takes_tools:
             made = [tool_call(name, {}, call_id) for call_id, name in calls]
             reply = {"role": "assistant", "content": "", "tool_calls": made}
-            ends = self.chat.render([_ASKED, reply]).count(self.chat.end)
-        whole = self.chat.render([_ASKED, reply, *messages], prompt=True)
+        before, *after = self._with_ids([reply, *messages])
+        ends = self.chat.render([_ASKED, before], tools).count(self.chat.end)
+        whole = self.chat.render([_ASKED, before, *after], tools, prompt=True)
         return whole.split(self.chat.end, ends)[-1]
 
-    @cached_property
-    def _ends(self) -> int:
-        """How many end-of-turn tokens a chat of one message and one plain reply has."""
-        return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
+    def _with_ids(self, messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
+        """Replaces the ids of tool calls that the template refuses."""
+        with_calls = any(m.get("tool_calls") or m.get("tool_call_id") for m in messages)
+        if not with_calls or not self._wants_short_ids:
+            return messages
+        shown = []
+        for message in messages:
+            made = dict(message)
+            if calls := message.get("tool_calls"):
+                made["tool_calls"] = [call | {"id": _short_id(call["id"])} for call in calls]
+            if answered := message.get("tool_call_id"):
+                made["tool_call_id"] = _short_id(answered)
+            shown.append(made)
+        return shown
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
         """Merges the system message into the user message if the template has no system role."""
@@ -142,12 +218,12 @@ class AgentChat:
             try:
                 whole = self.chat.render(messages, PROBE_TOOLS, prompt=True)
             except UserError:
-                if reply is not _PARALLEL:
+                if reply is not PROBE_CALLS:
                     raise
                 del messages[-3:]  # a template for one call at a time
                 continue
             calls = [(c["id"], c["function"]["name"]) for c in reply.get("tool_calls", ())]
-            added = self.chat.end + self._following(calls, results)
+            added = self.chat.end + self._following(calls, results, PROBE_TOOLS)
             if not whole.startswith(grown):
                 return f"turn {turn} changes earlier text"
             if not whole.endswith(added):
@@ -155,6 +231,12 @@ class AgentChat:
                 return f"turn {turn} ends with {whole[-at:]!r} instead of {added[-at:]!r}"
             grown = self.chat.render(messages, PROBE_TOOLS)
         return ""
+
+
+def _short_id(call_id: str) -> str:
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
 
 
 def plain_arguments(text: str) -> Any:

@@ -12,6 +12,7 @@ the template if the results differ, or if a user's message looks like a reply.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from r3l.errors import UserError
@@ -34,11 +35,19 @@ class ChatFormat:
 
     `earlier_reasoning`: what to do with a template that removes reasoning, such as
     <think>…</think>, from earlier replies. "refuse" raises UserError. "keep" leaves the reasoning
-    in the context. Raises UserError if the template cannot write a conversation piece by piece.
+    in the context. `arguments`: what else the template gets, by name. Raises UserError if the
+    template cannot write a conversation piece by piece.
     """
 
-    def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        earlier_reasoning: EarlierReasoning = "refuse",
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.tokenizer, self.earlier_reasoning = tokenizer, earlier_reasoning
+        self.arguments = arguments
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
@@ -242,7 +251,7 @@ class ChatFormat:
         prompt: bool,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        more = {"tools": list(tools)} if tools else {}
+        more = dict(self.arguments) | ({"tools": list(tools)} if tools else {})
         try:
             return str(
                 self.tokenizer.apply_chat_template(

@@ -100,7 +100,8 @@ class ActorMetrics:
         "rendered whole again), tool_parse_failed (replies whose tool call or reasoning stayed "
         "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
         "from the start), killed (agents that were started once more), restored (worlds put "
-        "back at a retry's step), snapshot_failed, restore_failed",
+        "back at a retry's step), snapshot_failed, restore_failed, unknown_fields (of requests, "
+        "named in the log and not followed)",
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")

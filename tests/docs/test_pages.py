@@ -12,6 +12,7 @@ import pytest
 
 from actors.agent_cli import main as agent
 from actors.cli import main as actor
+from actors.gateway import fields
 from buffer.cli import main as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS
@@ -68,6 +69,10 @@ def test_the_life_of_a_group_has_the_moves_of_the_code():
     rows = [row.split(" | ") for row in table.partition("\n\n")[0].splitlines()]
     shown = {(start, end) for starts, end, _ in rows for start in starts[2:].split(", ")}
     assert shown == {move for move in MOVES if len(set(move)) == 2}
+
+
+def test_the_agents_page_has_the_table_of_a_requests_fields():
+    assert fields.markdown() in (ROOT / "docs" / "agents.md").read_text("utf-8")
 
 
 def test_every_operation_of_the_buffer_is_listed_with_who_uses_it():

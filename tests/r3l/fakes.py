@@ -40,10 +40,11 @@ class CharTokenizer:
         tokenize: bool,
         add_generation_prompt: bool,
         tools: Sequence[Any] = (),
+        **more: Any,
     ) -> str:
         assert not tokenize and self.chat_template
         return compiled(self.chat_template).render(
-            messages=messages, add_generation_prompt=add_generation_prompt, tools=tools
+            messages=messages, add_generation_prompt=add_generation_prompt, tools=tools, **more
         )
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:

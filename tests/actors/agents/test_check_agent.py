@@ -37,8 +37,8 @@ def play(task):
 """
 
 
-def played(folder: Path, *tasks: dict[str, object]) -> list[tuple[str, bool]]:
-    (folder / "mine.py").write_text(AGENT.format(folder=str(Path(__file__).parent)))
+def played(folder: Path, *tasks: dict[str, object], agent: str = AGENT) -> list[tuple[str, bool]]:
+    (folder / "mine.py").write_text(agent.format(folder=str(Path(__file__).parent)))
     lines = [json.dumps({"id": n, "split": "train"} | task) for n, task in enumerate(tasks)]
     (folder / "tasks.jsonl").write_text("\n".join(lines))
     options = {"command": f"{folder}/mine.py:play", "tasks": f"{folder}/tasks.jsonl"}
@@ -62,6 +62,35 @@ def test_a_failure_and_a_world_that_differs_are_shown(tmp_path: Path) -> None:
     (clock, passed), (fails, failed) = sorted(lines.items())
     assert passed and "differs: call 1: message 2 " in clock
     assert not failed and "failed:" in fails and "ValueError: no luck" in fails
+
+
+SHAPED = """
+import sys
+sys.path.insert(0, {folder!r})
+from stdlib_agent import ask
+
+TOOL = {{"type": "function", "function": {{"name": "add", "parameters": {{"type": "object"}}}}}}
+TEXTS = {{"choice": ["yes", "no"]}}
+SHAPE = {{"json": {{"type": "object", "properties": {{"a": {{"type": "integer"}}}}}}}}
+
+
+def play(task):
+    assert ask([{{"role": "user", "content": "go"}}], structured_outputs=TEXTS)["content"] == "yes"
+    for shape, said in ((TEXTS, "yes"), (SHAPE, '{{"a": 1}}')):
+        messages = [{{"role": "user", "content": f"say {{said}}"}}]
+        reply = ask(messages, tools=[TOOL], structured_outputs=shape)
+        (call,) = reply["tool_calls"]
+        result = {{"role": "tool", "tool_call_id": call["id"], "content": "7"}}
+        reply = ask([*messages, reply, result], tools=[TOOL], structured_outputs=shape)
+        assert reply["content"] == said, reply
+    ask([{{"role": "user", "content": "a reply that is trained"}}])
+    return 1.0
+"""
+
+
+def test_replies_with_a_shape_are_made_up_too(tmp_path: Path) -> None:
+    ((line, passed),) = played(tmp_path, {}, agent=SHAPED)
+    assert passed and "6 calls" in line and "add 2" in line, line
 
 
 def test_values_fit_their_schema() -> None:

@@ -58,7 +58,19 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
     ("change", "what"),
     [
         ({"n": 2}, "n is 2"),
-        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"stop": [1]}, "stop"),
+        ({"messages": [{"role": "assistant", "content": "a", "prefix": True}]}, "prefix"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "function_call"),
+        ({"guided_json": "{oops"}, "guided_json"),
+        ({"guided_json": "3"}, "guided_json"),
+        ({"guided_choice": [""]}, "guided_choice"),
+        ({"structured_outputs": {"choice": ["a"] * 1001}}, "structured_outputs.choice"),
+        ({"guided_json": {}, "structured_outputs": {"json": {}}}, "outputs.json and guided_json"),
+        ({"guided_choice": ["a"], "guided_json": {}}, "guided_json and guided_choice"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, "schema is 3"),
+        ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"a": "x" * 201}}, "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs.a"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
@@ -80,6 +92,52 @@ def test_a_schema_is_taken_from_a_response_format() -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}
     assert schema_of(shape) == {"type": "string"}
     assert schema_of({"type": "json_object"}) == {"type": "object"} and schema_of(None) is None
+
+
+def test_a_schema_may_have_any_of_its_names() -> None:
+    schema = {"type": "string"}
+    for body in (
+        {"guided_json": '{"type": "string"}'},
+        {"structured_outputs": {"json": schema}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+    ):
+        assert read(ASKED | body).json_schema == schema
+    for body in ({"guided_json_object": True}, {"structured_outputs": {"json_object": True}}):
+        assert read(ASKED | body).json_schema == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ({}, {}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"enable_thinking": True}, {"enable_thinking": True}),
+        (
+            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False, "a": 1}},
+            {"enable_thinking": False, "a": 1},
+        ),
+    ],
+)
+def test_whether_a_policy_reasons_is_an_argument_of_the_chat_template(
+    body: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    assert json.loads(read(ASKED | body).arguments).items() >= arguments.items()
+    assert bool(arguments) == (read(ASKED | body).arguments != "{}")
+
+
+def test_the_last_message_tells_whether_a_reply_has_begun() -> None:
+    reply = {"role": "assistant", "content": "so"}
+    assert read({"messages": [*ASKED["messages"], reply]}).begun and not read(ASKED).begun
+    assert not read({"messages": [*ASKED["messages"], reply | {"name": "writer"}]}).begun
+
+
+def test_an_id_that_is_a_number_still_pairs_a_call_with_its_result() -> None:
+    call = {"id": 7, "function": {"name": "add", "arguments": "{}"}}
+    said = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": 7}]
+    made, result = read({"messages": said}).messages
+    assert made["tool_calls"][0]["id"] == result["tool_call_id"] == "7"
 
 
 def test_an_answer_is_written_whole_and_as_a_stream_with_the_same_content() -> None:

@@ -61,6 +61,12 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
         ({"model": "any"}, "input"),
         ({"input": [{"type": "nothing"}]}, "cannot be read"),
         ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools: a tool has type 'web_search'"),
+        ({"input": "hi", "conversation": "c1"}, "conversation"),
+        ({"input": "hi", "include": ["message.output_text.logprobs"]}, "include"),
+        (
+            {"input": [{"role": "assistant", "content": "so", "status": "in_progress"}]},
+            "has begun",
+        ),
     ],
 )
 def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:
@@ -87,6 +93,45 @@ def test_a_model_name_asks_for_a_reply_that_is_not_trained(
 ) -> None:
     assert not request_of(dialect, body | {"model": UNTRAINED}).trained
     assert request_of(dialect, body | {"model": "policy"}).trained
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}], "parallel_tool_calls": False}),
+        (RESPONSES, {"input": "hi", "parallel_tool_calls": False}),
+        (
+            MESSAGES,
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "max_tokens": 9,
+                "tools": [{"name": "add", "input_schema": SHAPE}],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+        ),
+    ],
+)
+def test_one_wish_has_a_name_in_each_dialect(dialect: Dialect, body: dict[str, Any]) -> None:
+    assert not request_of(dialect, body).parallel
+    stop = {"stop_sequences" if dialect is MESSAGES else "stop": ["END"]}
+    assert request_of(dialect, body | stop).stop == ("END",)
+    off: dict[str, Any] = {
+        "chat": {"reasoning_effort": "none"},
+        "responses": {"reasoning": {"effort": "none"}},
+        "messages": {"thinking": {"type": "disabled"}},
+    }[dialect.name]
+    for wish in (off, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert json.loads(request_of(dialect, body | wish).arguments)["enable_thinking"] is False
+    for wish in ({"guided_choice": ["a"]}, {"structured_outputs": {"choice": ["a"]}}):
+        assert request_of(dialect, body | wish).choices == ("a",)
+
+
+def test_a_part_of_a_tools_result_that_cannot_be_read_is_refused() -> None:
+    part = {"type": "document", "source": {"type": "text", "data": "a"}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [part]}
+    asked = {"messages": [{"role": "user", "content": [result]}], "max_tokens": 9}
+    with pytest.raises(Refused, match="type 'document'"):
+        request_of(MESSAGES, asked)
 
 
 def test_messages_are_read_and_written_as_anthropic_does() -> None:
@@ -116,8 +161,10 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
     assert stream[0] == "message_start" and stream[-1] == "message_stop"
     shaped = body | {"output_config": {"format": {"type": "json_schema", "schema": SHAPE}}}
     assert request_of(MESSAGES, shaped).json_schema == SHAPE
-    with pytest.raises(Refused, match="output_format: not offered"):
-        request_of(MESSAGES, body | {"output_format": {"type": "json_schema", "schema": SHAPE}})
+    shaped = body | {"output_format": {"type": "json_schema", "schema": SHAPE}}
+    assert request_of(MESSAGES, shaped).json_schema == SHAPE
+    with pytest.raises(Refused, match="use text, json_object, or json_schema with a schema"):
+        request_of(MESSAGES, body | {"output_config": {"format": {"type": "json_schema"}}})
     refused = MESSAGES.error(Refused(401, "invalid_api_key", "no"))
     assert refused["error"]["type"] == "authentication_error"
     with pytest.raises(Refused, match="messages"):

@@ -17,13 +17,23 @@ from actors.gateway.recorded_call import RecordedCall, RetryPlayer, hash_of_requ
 from actors.gateway.session import Session
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
-from r3l.rollout.agent_chat import AgentChat
+from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
+from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.views.tape import TapedCall
-from tests.r3l.fakes import ScriptedPolicy
+from tests.actors.gateway.test_parsers import CALL
+from tests.r3l.fakes import CharTokenizer, ScriptedPolicy
+from tests.r3l.rollout.test_agent_chat import QWEN
 
 ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
+
+
+class Vocabulary(CharTokenizer):
+    """Characters, with the vocabulary that vLLM's parsers ask for."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
 
 
 def session_of(policy: ScriptedPolicy, **more: Any) -> Session:
@@ -99,6 +109,39 @@ def test_guidance_is_shown_to_trained_seats_alone() -> None:
                 replace(ASKED, trained=trained), f"{trained}", "chat", again=False
             )
         assert ["go right" in text for text in policy.prompts] == [True, False]
+
+    played(test)
+
+
+def test_a_reply_of_several_calls_is_cut_after_the_first_if_one_is_allowed() -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: f"so\n{CALL}\n{CALL} and more")
+        policy.chat = ChatFormat(Vocabulary(QWEN))
+        for parallel in (True, False):
+            session = session_of(policy)
+            asked = replace(ASKED, tools=PROBE_TOOLS, parallel=parallel, max_tokens=500)
+            session.params = lambda step: SampleParams(500)
+            answer = await session.sampling(asked, "d", "chat", again=False)
+            (choice,), (node,) = answer["choices"], session.tree.nodes
+            assert node.sample is not None and not node.untrained
+            said = policy.chat.tokenizer.decode(node.sample.token_ids)
+            assert len(choice["message"]["tool_calls"]) == (2 if parallel else 1)
+            assert said.endswith(" and more<|im_end|>" if parallel else f"so\n{CALL}")
+            assert len(node.sample.logprobs) == len(node.sample.token_ids)
+            assert answer["usage"]["completion_tokens"] == len(node.sample.token_ids)
+
+    played(test)
+
+
+def test_calls_that_cannot_be_cut_one_by_one_are_refused_by_name() -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: "yes")
+        policy.chat = ChatFormat(Vocabulary(QWEN))
+        session = session_of(policy)
+        session.reader._end_of_call = "no such end"
+        with pytest.raises(Refused, match="parallel_tool_calls"):
+            asked = replace(ASKED, tools=PROBE_TOOLS, parallel=False)
+            session.sampling(asked, "d", "chat", again=False)
 
     played(test)
 

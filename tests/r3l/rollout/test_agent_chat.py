@@ -1,5 +1,7 @@
 """The increments of a conversation with tools are what the chat template itself would write."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -142,6 +144,125 @@ def test_a_template_without_tools_is_made_to_show_them_and_is_the_same_without()
     assert rest[2].startswith("user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n4")
     assert chat.render(asked[1:], PROBE_TOOLS).startswith("<|im_start|>user\n# Tools")
     assert AgentChat(chat).takes_tools
+
+
+# As several families: results and calls have their own form only next to tools.
+SHY = QWEN.replace("message.role == 'tool' %}", "message.role == 'tool' and tools %}").replace(
+    "(message.role == 'assistant' and not message.tool_calls)",
+    "(message.role == 'tool' and not tools) or "
+    "(message.role == 'assistant' and not message.tool_calls)",
+)
+
+
+@pytest.mark.parametrize("tools", [PROBE_TOOLS, ()])
+@pytest.mark.parametrize("template", [QWEN, SHY])
+def test_an_increment_is_written_with_the_tools_of_its_conversation(
+    template: str, tools: tuple[Any, ...]
+) -> None:
+    chat = chat_of(template)
+    asked = [{"role": "user", "content": "add"}]
+    reply = {"role": "assistant", "content": "so:", "tool_calls": CALLS}
+    calls = [("aaaaaaaa1", "add_one"), ("aaaaaaaa2", "add_two")]
+    shown = chat.chat.tokenizer.decode(chat.following(calls, RESULTS, tools))
+    whole = chat.chat.render([*asked, reply, *RESULTS], tools, prompt=True)
+    assert whole.endswith("<|im_end|>" + shown)
+    assert ("<tool_response>" in shown) == (template is QWEN or bool(tools))
+
+
+class Named(CharTokenizer):
+    """With templates by name, as transformers has them."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **given: Any) -> str:
+        assert isinstance(self.chat_template, dict)
+        name = "tool_use" if given.get("tools") else "default"
+        return CharTokenizer(self.chat_template[name]).apply_chat_template(messages, **given)
+
+
+def named(**templates: str) -> ChatFormat:
+    tokenizer = Named()
+    tokenizer.chat_template = templates  # type: ignore[assignment]
+    return ChatFormat(tokenizer)
+
+
+def test_a_chat_with_tools_is_written_by_the_template_for_tools() -> None:
+    chat = AgentChat(named(default=CHATML, tool_use=QWEN))
+    assert chat.takes_tools
+    asked = [{"role": "user", "content": "add"}]
+    assert "<tools>" in chat.chat.tokenizer.decode(chat.open(asked, PROBE_TOOLS))
+    assert "<tools>" not in chat.chat.tokenizer.decode(chat.open(asked, ()))
+    calls = [("aaaaaaaa1", "add_one")]
+    shown = chat.chat.tokenizer.decode(chat.following(calls, RESULTS[:1], PROBE_TOOLS))
+    assert shown.startswith("\n<|im_start|>user\n<tool_response>\n2")
+
+
+@pytest.mark.parametrize(("default", "tool_use"), [(CHATML, WANDERING), (WANDERING, QWEN)])
+def test_both_named_templates_are_checked(default: str, tool_use: str) -> None:
+    if default == WANDERING:
+        default = CHATML.replace("m.content", "messages[-1].content")
+    with pytest.raises(UserError, match="changes earlier"):
+        AgentChat(named(default=default, tool_use=tool_use))
+
+
+# As Mistral's: ids of nine characters only.
+NINE = QWEN.replace(
+    "{%- for message in messages %}",
+    "{%- for message in messages %}{%- for id in (message.tool_calls or []) | map(attribute='id') "
+    "| list + ([message.tool_call_id] if message.role == 'tool' else []) %}"
+    "{%- if id | length != 9 %}{{ raise_exception('nine!') }}{%- endif %}"
+    "{{- '[' + id + ']' }}{%- endfor %}",
+)
+IDS = ("aaaaaaaa1", "call_8kQzT0aPl3xWn", "toolu_01", "7", "a-b-c-d-e", "aaaaaaaa2")
+
+
+@pytest.mark.parametrize("tools", [PROBE_TOOLS, ()])
+def test_ids_that_a_template_refuses_are_renamed_alike_in_the_whole_conversation(
+    tools: tuple[Any, ...],
+) -> None:
+    chat, seen = chat_of(NINE), []
+    for call_id in IDS:
+        reply = {"role": "assistant", "content": "", "tool_calls": [tool_call("f", {}, call_id)]}
+        result = {"role": "tool", "content": "2", "tool_call_id": call_id}
+        asked = [{"role": "user", "content": "add"}, reply, result]
+        text = chat.chat.tokenizer.decode(chat.open(asked, tools))
+        made, answered = re.findall(r"\[([a-z0-9]{9})\]", text)
+        later = chat.chat.tokenizer.decode(chat.following([(call_id, "f")], [result], tools))
+        assert made == answered and f"[{made}]" in later
+        seen.append(made)
+    assert len(set(seen)) == len(IDS) and (seen[0], seen[-1]) == (IDS[0], IDS[-1])
+
+
+def test_ids_stay_as_they_are_in_a_template_that_takes_them() -> None:
+    chat = chat_of(NINE.replace("raise_exception('nine!')", "''"))
+    result = {"role": "tool", "content": "2", "tool_call_id": "toolu_01"}
+    shown = chat.following([("toolu_01", "f")], [result], PROBE_TOOLS)
+    assert "[toolu_01]" in chat.chat.tokenizer.decode(shown)
+
+
+THINKING = CHATML.replace(
+    "{{ '<|im_start|>assistant\n' }}",
+    "{{ '<|im_start|>assistant\n' }}{% if not enable_thinking | default(true) %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}",
+)
+
+
+def test_a_template_gets_the_arguments_that_it_reads() -> None:
+    chat = AgentChat(ChatFormat(CharTokenizer(THINKING), earlier_reasoning="keep"))
+    off = chat.with_arguments('{"enable_thinking": false, "other": 1}')
+    asked = [{"role": "user", "content": "hi"}]
+    for each, thinks in ((chat, True), (off, False)):
+        for ids in (each.open(asked, ()), each.following([], asked)):
+            assert chat.chat.tokenizer.decode(ids).endswith("</think>\n\n") != thinks
+    assert chat.with_arguments('{"other": 1}') is chat
+    assert chat.with_arguments('{"enable_thinking": false}') is off
+    for n in range(100):
+        chat.with_arguments(json.dumps({"enable_thinking": n}))
+    assert len(chat._others) <= 16
+
+
+def test_arguments_that_a_template_cannot_take_are_refused() -> None:
+    chat = AgentChat(ChatFormat(CharTokenizer(THINKING)))
+    with pytest.raises(UserError, match="removes the reasoning of earlier replies"):
+        chat.with_arguments('{"enable_thinking": false}')
 
 
 def test_arguments_that_are_no_json_object_stay_text() -> None:
