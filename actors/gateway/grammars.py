@@ -42,7 +42,7 @@ def parts_of(tag: str) -> tuple[Format | None, Format | None]:
     whole = json.loads(tag)["format"]
     if _is_shape(whole):
         return None, whole
-    either = whole.get("elements", ()) if whole["type"] == "or" else ()
+    either: list[Format] = whole.get("elements", []) if whole["type"] == "or" else []
     if len(either) == 2 and _is_shape(either[1]):
         return either[0], either[1]
     return whole, None

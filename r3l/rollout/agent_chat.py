@@ -181,9 +181,18 @@ class AgentChat:
             made = [tool_call(name, {}, call_id) for call_id, name in calls]
             reply = {"role": "assistant", "content": "", "tool_calls": made}
         before, *after = self._with_ids([reply, *messages])
-        ends = self.chat.render([_ASKED, before], tools).count(self.chat.end)
+        plain = reply is _REPLIED and not tools
+        ends = self._ends if plain else self._count_ends([_ASKED, before], tools)
         whole = self.chat.render([_ASKED, before, *after], tools, prompt=True)
         return whole.split(self.chat.end, ends)[-1]
+
+    @cached_property
+    def _ends(self) -> int:
+        """How many end-of-turn tokens a chat of one message and one plain reply has."""
+        return self._count_ends([_ASKED, _REPLIED], ())
+
+    def _count_ends(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> int:
+        return self.chat.render(messages, tools).count(self.chat.end)
 
     def _with_ids(self, messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
         """Replaces the ids of tool calls that the template refuses."""

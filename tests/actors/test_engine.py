@@ -5,7 +5,6 @@ One engine serves all tests of this file, so their order matters to the last one
 
 import asyncio
 import gc
-import json
 import multiprocessing
 import os
 import shutil
@@ -22,9 +21,6 @@ import zmq
 from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
-from actors.gateway.dialects import CHAT, request_of
-from actors.gateway.grammars import grammar_of
-from actors.gateway.parsers import reader_of
 from actors.weights.subscriber import follow
 from learner.publisher import WeightPublisher
 from r3l.errors import EngineDead, EngineSick, RequestRefused, UserError
@@ -35,7 +31,7 @@ from r3l.rollout import attempt as rollout
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.policy_interface import SampleParams
 from r3l.run.actor_metrics import ActorMetrics
-from r3l.run.settings.actor import ActorConfig, AgentConfig
+from r3l.run.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
 from r3l.weights.patch import Patch
@@ -428,34 +424,6 @@ def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served
     count = len(cut.token_ids)
     assert count < len(free.token_ids) == len(free.logprobs) and count == len(cut.logprobs)
     assert cut.token_ids == free.token_ids[:count]
-
-
-def test_with_tools_and_a_shape_the_engine_samples_calls_and_shapes_alone(served: Served) -> None:
-    kind = {"type": "object", "properties": {"at": {"enum": ["door", "lamp"]}}, "required": ["at"]}
-    function = {"name": "look", "parameters": kind, "strict": True}
-    asked = {
-        "messages": [{"role": "user", "content": "look at the door"}],
-        "tools": [{"type": "function", "function": function}],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": kind}},
-        "parallel_tool_calls": False,
-    }
-    reader, request = reader_of(served.policy.chat, AgentConfig()), request_of(CHAT, asked)
-    context = reader.chat.open(request.messages, request.tools)
-    grammar = grammar_of(reader, request)
-
-    async def scenario() -> list[Any]:
-        params = [SampleParams(100, 2.0, seed=n, **grammar) for n in range(32)]
-        return await asyncio.gather(*(served.policy.sample(context, each) for each in params))
-
-    called = []
-    for sample in served.run(scenario()):
-        assert sample.finish_reason == "stop" and all(p <= 0 for p in sample.logprobs)
-        reply = reader.read(sample.token_ids, request.tools, "auto", shaped=True)
-        assert len(reply.calls) < 2
-        made = reply.calls[0]["function"]["arguments"] if reply.calls else reply.text
-        assert json.loads(made)["at"] in ("door", "lamp") and not reply.broken
-        called.append(bool(reply.calls))
-    assert set(called) == {True, False}
 
 
 def test_a_request_that_vllm_refuses_fails_by_name() -> None:

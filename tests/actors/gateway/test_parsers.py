@@ -94,6 +94,22 @@ def test_a_choice_of_an_unknown_tool_is_refused_before_sampling(reader: ReplyRea
         reader.constraint([{"type": "function", "function": {"name": 3}}], "auto")
 
 
+def test_a_reply_without_reasoning_is_all_text_if_nobody_asked_for_any() -> None:
+    bos, eos, more = SPECIALS[CHATML]
+    thinker = tokenizer_for(QWEN, specials=(bos, eos, (*more, "<think>", "</think>")))
+    reader = ReplyReader(AgentChat(ChatFormat(thinker)), "hermes", "qwen3")
+
+    def said(text: str, **more: Any) -> tuple[str, str, int]:
+        reply = reader.read(reader.chat.chat.encode(text), PROBE_TOOLS, "auto", **more)
+        return reply.text, reply.reasoning, len(reply.calls)
+
+    assert said("hm</think>\n\nso") == ("so", "hm", 0)
+    assert said(f"hm</think>\n\n{CALL}") == ("", "hm", 1)
+    assert said('{"a": 1}', shaped=True) == ('{"a": 1}', "", 0) and said(CALL, shaped=True)[2] == 1
+    assert said("so", arguments='{"enable_thinking": false}') == ("so", "", 0)
+    assert reader.first_call(reader.chat.chat.encode(f"hm</think>\n\n{CALL}\n{CALL}"), PROBE_TOOLS)
+
+
 def test_a_reply_becomes_a_message(reader: ReplyReader) -> None:
     message = read(reader, CALL).message()
     assert message["content"] is None and message["tool_calls"][0]["function"]["name"] == "add_one"
