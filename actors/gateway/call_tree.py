@@ -74,17 +74,34 @@ class Node:
 
 @dataclass
 class CallTree:
-    """All calls of one attempt, in the order of their requests."""
+    """All calls of one attempt, in the order of their requests. `most_tokens`: of a context."""
 
     chat: AgentChat
+    most_tokens: int | None = None
     nodes: list[Node] = field(default_factory=list)
 
-    def next(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
+    def next(
+        self,
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        *,
+        ready: Node | None = None,
+        chat: AgentChat | None = None,
+    ) -> Node:
         """Makes the node of a request, which is not in the tree until it is added. Raises UserError
-        if the chat template refuses the request's messages."""
+        if the chat template refuses the request's messages, TextTooLong if they have too many
+        tokens.
+
+        `ready`: a node that was made of the same request before. Its tokens are taken if the
+        request still continues the same call. `chat`: a copy of the chat format for another thread.
+        """
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
-        return Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
+        if ready is not None and ready.parent is parent:
+            given = ready.given
+        else:
+            given = self._encoded(parent, new, tools, chat or self.chat)
+        return Node(parent, tuple(new), own, given, len(self.nodes))
 
     def add(self, node: Node) -> None:
         """Adds the next node."""
@@ -119,16 +136,21 @@ class CallTree:
             node.guided = self._encoded(node.parent, [*before, joined], node.tools)
 
     def _encoded(
-        self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]
+        self,
+        parent: Node | None,
+        new: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        chat: AgentChat | None = None,
     ) -> tuple[int, ...]:
         """Returns the token ids that a call's new messages add to the conversation."""
+        chat, most = chat or self.chat, self.most_tokens
         if parent is None:
-            return self.chat.open(for_template(new), tools)
+            return chat.open(for_template(new), tools, most)
         assert parent.sample is not None  # only these are continued
         made = parent.reply.get("tool_calls") or ()
         calls = [(call["id"], call["function"]["name"]) for call in made]
-        closing = self.chat.chat.close(parent.sample.token_ids)
-        return (*closing, *self.chat.following(calls, for_template(new)))
+        closing = chat.chat.close(parent.sample.token_ids)
+        return (*closing, *chat.following(calls, for_template(new), most))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
         """Returns the last answered call of every conversation. `unseen`: includes calls whose

@@ -31,7 +31,7 @@ def bad(message: str) -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
-    use the reply."""
+    use the reply. `schema_name`: the request's own name of its JSON schema."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -40,6 +40,7 @@ class AgentRequest:
     stop: tuple[str, ...] = ()
     json_schema: dict[str, Any] | None = None
     trained: bool = True
+    schema_name: str = ""
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
@@ -63,6 +64,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         stop=(stop,) if isinstance(stop, str) else tuple(filter(None, map(str, stop))),
         json_schema=schema_of(body.get("response_format")),
         trained=body.get("model") != UNTRAINED,
+        schema_name=schema_name_of(body.get("response_format")),
     )
 
 
@@ -76,6 +78,15 @@ def schema_of(format_: Any) -> dict[str, Any] | None:
     if kind != "json_schema" or not isinstance(schema, dict) or "schema" not in schema:
         raise bad(f"response_format {kind!r}: use text, json_object, or json_schema with a schema")
     return dict(schema["schema"])
+
+
+def schema_name_of(format_: Any) -> str:
+    """Returns the name that a request gives its JSON schema, or ""."""
+    holder = format_.get("json_schema") if isinstance(format_, dict) else None
+    given = holder if isinstance(holder, dict) else {}
+    schema = given.get("schema")
+    title = schema.get("title") if isinstance(schema, dict) else None
+    return str(given.get("name") or title or "")
 
 
 Answer = dict[str, Any]

@@ -20,6 +20,9 @@ AgentMessage = dict[str, Any]
 `reasoning_content`. A call's arguments are a mapping, or text if they are not a JSON object."""
 Tool = dict[str, Any]
 
+PIECE = 1 << 14
+"""Characters that are tokenised at once to find out whether a text is too long."""
+SLACK = 64
 _ASKED = {"role": "user", "content": "u"}
 _REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
@@ -77,6 +80,24 @@ def _shows_tools(chat: ChatFormat) -> bool:
         return False
 
 
+class TextTooLong(UserError):
+    """A text has more tokens than the context of the policy."""
+
+
+def check_tokens(tokenizer: Any, text: str, most: int) -> None:
+    """Raises TextTooLong if a text has more than `most` tokens.
+
+    Tokenises the text piece by piece and stops where the limit is passed, so the cost depends on
+    the limit, not on the text. A cut between pieces adds fewer than SLACK tokens.
+    """
+    counted = 0
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        counted += max(0, len(tokenizer.encode(piece, add_special_tokens=False)) - SLACK)
+        if counted > most:
+            raise TextTooLong(f"the messages have more than {most} tokens; shorten them")
+
+
 class AgentChat:
     """A chat format for tool calls. Raises UserError if the template takes tools, but appending a
     message changes earlier text."""
@@ -95,20 +116,37 @@ class AgentChat:
         """Whether the template shows the tools that it is given."""
         return _shows_tools(self.chat)
 
-    def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
+    def open(
+        self,
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        most_tokens: int | None = None,
+    ) -> tuple[int, ...]:
         """Encodes a whole conversation and the prompt for a reply. Raises UserError if the
-        template refuses it."""
-        return self.chat.encode(self.chat.render(self._fitting(messages), tools, prompt=True))
+        template refuses it, TextTooLong if it surely has more than `most_tokens`."""
+        text = self.chat.render(self._fitting(messages), tools, prompt=True)
+        return self._checked(text, most_tokens).encode(text)
 
     def following(
-        self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]
+        self,
+        calls: Sequence[tuple[str, str]],
+        messages: Sequence[AgentMessage],
+        most_tokens: int | None = None,
     ) -> tuple[int, ...]:
         """Encodes the messages after a reply, and the prompt for the next reply.
 
         `calls`: id and name of each tool call in the reply. The reply's end-of-turn token is not
-        part of the result. Raises UserError if the template refuses the messages.
+        part of the result. Raises UserError if the template refuses the messages, TextTooLong if
+        they surely have more than `most_tokens`.
         """
-        return self.chat.encode(self._following(calls, messages))
+        text = self._following(calls, messages)
+        return self._checked(text, most_tokens).encode(text)
+
+    def _checked(self, text: str, most_tokens: int | None) -> ChatFormat:
+        """Returns the chat format, if `text` may have as few tokens as `most_tokens`."""
+        if most_tokens is not None and len(text) > 2 * most_tokens:
+            check_tokens(self.chat.tokenizer, text, most_tokens)
+        return self.chat
 
     def _following(self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]) -> str:
         reply, ends = _REPLIED, self._ends
