@@ -31,6 +31,8 @@ LONGEST_NAME = 512
 """The most characters of a name or an id. A chat template may leave them out, so the length of the
 context does not limit them."""
 MOST_STOPS, LONGEST_STOP = 64, 1024
+RENDERED = ("messages", "input", "instructions", "system", "tools")
+"""Fields of the dialects that become text for the policy."""
 THREADS = 2
 
 
@@ -144,8 +146,8 @@ def _read_long(
     try:
         if session.context_length is not None:
             most = most_characters(chat.chat.tokenizer, session.context_length)
-            if (count := characters(body)) > most:
-                raise session.too_long(f"the messages have {count} characters of at most {most}")
+            if (count := characters([body.get(name) for name in RENDERED])) > most:
+                raise session.too_long(f"messages and tools have {count} characters, not {most}")
         request = read(body)
         check_names(request)
         return request, session.place(request, chat=chat), time.monotonic() - began

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
+MOST_REFUSED = 16
+"""Refused grammars of an attempt; the next one is not even tried, which takes time."""
 MOST_LOGGED = 20
 """Refused grammars that an actor writes to its log; all are counted."""
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
@@ -82,6 +84,7 @@ class Session:
         self.passed, self.reading_long = PassedCalls(self.began), asyncio.Lock()
         self.open_requests = self.held = 0
         """How many requests are read or not answered yet, and their bytes."""
+        self.refused_grammars = 0
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
         """The latest call for each request body's hash, and the task that answers the call."""
 
@@ -272,6 +275,8 @@ class Session:
     async def _check_grammar(self, request: AgentRequest, params: SampleParams) -> None:
         """Raises Refused if the engine cannot follow the grammar of a request."""
         check = getattr(self.policy, "check_grammar", None)
+        if self.refused_grammars >= MOST_REFUSED:
+            raise bad(f"an attempt may ask for at most {MOST_REFUSED} schemas that are refused")
         try:
             if check is not None:
                 await check(params)
@@ -286,6 +291,7 @@ class Session:
         if request.json_schema is None and not error.cause.startswith("grammar"):
             return bad(f"{error!s:.500}")
         self.metrics.agent["grammar_refused"] += 1
+        self.refused_grammars += 1
         name = f"the schema {request.schema_name!r:.80}" if request.schema_name else "the schema"
         what = name if request.json_schema is not None else "the schemas of the tools"
         said = f"{what}, asked for in task {self.task.task_id}: {error!s:.500}"

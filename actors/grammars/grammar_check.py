@@ -14,16 +14,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors.grammars.grammar_compiler import JSON, TAG
 from r3l.errors import EngineFailed, RequestRefused
+from r3l.files.own_packages import import_path, module_command
 from r3l.rollout.policy_interface import SampleParams
 
-LIMIT_S = 120.0
+LIMIT_S = 180.0
 """Seconds of waiting for the helper and its start. The limit of a grammar is one of CPU time."""
 MOST_KNOWN = 4096
 """The most grammars whose verdict is remembered."""
@@ -103,8 +103,9 @@ class GrammarCheck:
         self.answered = False
         if self.helper is None:
             self.helper = subprocess.Popen(
-                [sys.executable, "-m", "actors.grammars.grammar_compiler"],
+                module_command("actors.grammars.grammar_compiler"),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                env=os.environ | {"PYTHONPATH": import_path()},
             )  # fmt: skip
             given = {"end": self.end, "whitespace": self.whitespace, "separators": self.separators}
             self._exchange(self.helper, given | {"tokenizer": self._serialised()})

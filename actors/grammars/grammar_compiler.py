@@ -14,13 +14,14 @@ import os
 import resource
 import signal
 import sys
+import time
 from typing import Any
 
 from actors.grammars.schema_rules import check_schema, schemas_in
 from r3l.run.process.end_with_parent import end_with
 
-CPU_S = 5
-"""CPU seconds for one grammar."""
+CPU_S, READ_S = 20, 0.5
+"""CPU seconds to compile one grammar, and those of them to read it, which the actor does too."""
 MORE_BYTES = 2 << 30
 """Memory for one grammar."""
 LONGEST_ANSWER = 2000
@@ -49,28 +50,40 @@ class Compiler:
         for schema in schemas:
             if why := check_schema(schema):
                 return why
+        began = time.process_time()
+        if kind == JSON:
+            xgrammar.Grammar.from_json_schema(text)
+        else:
+            xgrammar.Grammar.from_structural_tag(*_tag(text))
+        if time.process_time() - began > READ_S:
+            return f"it takes more than {READ_S} CPU seconds to read; {OWN_WORDS}"
         matcher = xgrammar.GrammarMatcher(self._compiled(kind, text), override_stop_tokens=self.end)
         allowed = xgrammar.allocate_token_bitmask(1, self.tokens)
         matcher.fill_next_token_bitmask(allowed)
         return "" if bool(allowed.any()) else "it allows no token at all"
 
     def _compiled(self, kind: str, text: str) -> Any:
-        import xgrammar
-
         if kind == JSON:
             return self.compiler.compile_json_schema(
                 text, any_whitespace=self.whitespace, separators=self.separators
             )
-        tag = json.loads(text)
-        if "structures" not in tag:
-            return self.compiler.compile_structural_tag(text)
-        items = [
-            xgrammar.StructuralTagItem(
-                begin=each["begin"], schema=json.dumps(each["schema"]), end=each["end"]
-            )
-            for each in tag["structures"]
-        ]
-        return self.compiler.compile_structural_tag(items, tag["triggers"])
+        return self.compiler.compile_structural_tag(*_tag(text))
+
+
+def _tag(text: str) -> tuple[Any, ...]:
+    """Returns xgrammar's arguments for a structural tag, whose form has an older variant."""
+    import xgrammar
+
+    tag = json.loads(text)
+    if "structures" not in tag:
+        return (text,)
+    items = [
+        xgrammar.StructuralTagItem(
+            begin=each["begin"], schema=json.dumps(each["schema"]), end=each["end"]
+        )
+        for each in tag["structures"]
+    ]
+    return items, tag["triggers"]
 
 
 def answer(compiler: Compiler, kind: str, text: str) -> str:

@@ -46,6 +46,13 @@ def test_what_cannot_be_compiled_is_refused_with_the_reason(compiler: Compiler) 
     assert "cannot be compiled" in answer(compiler, JSON, "{")
 
 
+def test_a_grammar_that_takes_long_to_read_is_refused(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_compiler, "READ_S", -1.0)
+    assert "to read" in tried(compiler, NUMBERS)
+
+
 class Deadly(Compiler):
     """Compiles in a way of its own."""
 

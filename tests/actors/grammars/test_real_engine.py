@@ -29,6 +29,7 @@ SCHEMAS: dict[str, Any] = {
     "no value": {"enum": []},
     "a long list": {"type": "array", "items": {"type": "string"}, "minItems": 100_000},
     "many values": {"enum": [f"value {n} of the list" for n in range(20_000)]},
+    "a long pattern": {"type": "string", "pattern": "^(a|aa)+b{1,5000}$"},
     "a long text": {"type": "string", "minLength": 200_000},
     "nested": {"type": "object", "properties": {"a": {"type": "object", "properties": {
         "b": {"$ref": "#/properties/a"}}, "required": ["b"]}}, "required": ["a"]},
@@ -66,7 +67,7 @@ def test_every_schema_gets_a_reply_or_a_refusal_that_names_it(served: Served) ->
     policy = served.policy
     session = Session(
         policy, reader_of(policy.chat, AgentConfig()), policy.metrics, Task("t7", "agent", 0),
-        partial(SampleParams, 16),
+        partial(SampleParams, 16, 1.0),
     )  # fmt: skip
     headers = {"Authorization": f"Bearer {session.key}"}
 
@@ -88,7 +89,7 @@ def test_every_schema_gets_a_reply_or_a_refusal_that_names_it(served: Served) ->
                 answer, honest = await asyncio.gather(
                     post(json=asked(name, schema)), post(json=plain | {"user": name})
                 )
-                assert honest.status_code == 200
+                assert honest.status_code == 200, f"{name}: {honest.text} {answer.text}"
                 if answer.status_code != 200:
                     said = answer.json()["error"]["message"]
                     assert answer.status_code == 400
