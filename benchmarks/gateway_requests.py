@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -118,7 +119,7 @@ def _mutate(random: Random, body: dict[str, Any]) -> None:
     holder, key = random.choice(places)
     match random.randrange(5):
         case 0 | 1:
-            holder[key] = random.choice(STRANGE)
+            holder[key] = deepcopy(random.choice(STRANGE))
         case 2:
             del holder[key]
         case 3:
@@ -127,7 +128,7 @@ def _mutate(random: Random, body: dict[str, Any]) -> None:
             name = random.choice(
                 ["n", "logprobs", "stop", "tools", "name", "content", "\0", "stream"]
             )
-            holder[name] = random.choice(STRANGE)
+            holder[name] = deepcopy(random.choice(STRANGE))
 
 
 def _lengthen(random: Random, body: dict[str, Any], longest: int) -> None:
