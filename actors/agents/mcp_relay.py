@@ -60,7 +60,7 @@ class McpRelay:
         the attempt ends first."""
         method = str(message.get("method", ""))
         self.session.check_calls(self.begun, MOST_CALLS)
-        self.begun += method != "ping"
+        self.begun += method != "ping" or "id" not in message
         answering = asyncio.create_task(self._answer(name, method, message, headers))
         ending = asyncio.create_task(self.session.ended.wait())
         try:

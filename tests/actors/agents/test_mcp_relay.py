@@ -293,14 +293,15 @@ def test_an_answer_without_end_of_a_url_is_not_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_notifications_are_calls_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_relay, "MOST_CALLS", 3)
+    monkeypatch.setattr(mcp_relay, "MOST_CALLS", 4)
 
     async def test() -> None:
         relay = relay_of()
         for _ in range(3):
             assert await relay.answer("s", {"method": "notifications/any"}, {}) is None
             await relay.answer("s", request_for("ping"), {})
-        with pytest.raises(Refused, match="at most 3 calls"):
+        await relay.answer("s", {"method": "ping"}, {})
+        with pytest.raises(Refused, match="at most 4 calls"):
             await relay.answer("s", {"method": "notifications/any"}, {})
 
     asyncio.run(test())
