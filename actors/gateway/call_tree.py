@@ -84,23 +84,21 @@ class CallTree:
         self,
         messages: Sequence[AgentMessage],
         tools: Sequence[Tool],
-        *,
         ready: Node | None = None,
-        chat: AgentChat | None = None,
     ) -> Node:
         """Makes the node of a request, which is not in the tree until it is added. Raises UserError
         if the chat template refuses the request's messages, TextTooLong if they have too many
         tokens.
 
         `ready`: a node that was made of the same request before. Its tokens are taken if the
-        request still continues the same call. `chat`: a copy of the chat format for another thread.
+        request still continues the same call.
         """
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
         if ready is not None and ready.parent is parent:
             given = ready.given
         else:
-            given = self._encoded(parent, new, tools, chat or self.chat)
+            given = self._encoded(parent, new, tools, self.most_tokens)
         return Node(parent, tuple(new), own, given, len(self.nodes))
 
     def add(self, node: Node) -> None:
@@ -140,17 +138,16 @@ class CallTree:
         parent: Node | None,
         new: Sequence[AgentMessage],
         tools: Sequence[Tool],
-        chat: AgentChat | None = None,
+        most: int | None = None,
     ) -> tuple[int, ...]:
         """Returns the token ids that a call's new messages add to the conversation."""
-        chat, most = chat or self.chat, self.most_tokens
         if parent is None:
-            return chat.open(for_template(new), tools, most)
+            return self.chat.open(for_template(new), tools, most)
         assert parent.sample is not None  # only these are continued
         made = parent.reply.get("tool_calls") or ()
         calls = [(call["id"], call["function"]["name"]) for call in made]
-        closing = chat.chat.close(parent.sample.token_ids)
-        return (*closing, *chat.following(calls, for_template(new), most))
+        closing = self.chat.chat.close(parent.sample.token_ids)
+        return (*closing, *self.chat.following(calls, for_template(new), most))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
         """Returns the last answered call of every conversation. `unseen`: includes calls whose

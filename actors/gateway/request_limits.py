@@ -7,7 +7,6 @@ A long request is read and rendered in a thread, so that the event loop answers 
 """
 
 import asyncio
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from typing import Any
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import AgentRequest, Refused, bad
 from actors.gateway.session import Session
-from r3l.rollout.agent_chat import AgentChat
 
 LONG = 1 << 15
 """Bytes of a request from which on a thread reads it. Fewer take less than 50 ms."""
@@ -94,12 +92,10 @@ def _check_name(what: str, name: Any) -> None:
 
 
 class RequestReader:
-    """Reads requests of all attempts: short ones at once, long ones in threads. Each thread has a
-    copy of the tokenizer, because no two threads may use one."""
+    """Reads requests of all attempts: short ones at once, long ones in threads."""
 
     def __init__(self) -> None:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
-        self.free: dict[AgentChat, list[AgentChat]] = {}
 
     async def read(
         self,
@@ -114,19 +110,10 @@ class RequestReader:
             check_names(request)
             return request, None
         async with session.reading_long:  # an attempt uses one thread, whatever it sends
-            free = self.free.setdefault(session.reader.chat, [])
-            chat = free.pop() if free else self._copy(session.reader.chat)
-            loop = asyncio.get_running_loop()
-            given = session, body, read, chat, free
+            loop, given = asyncio.get_running_loop(), (session, body, read)
             request, node, seconds = await loop.run_in_executor(self.threads, _read_long, *given)
             session.metrics.render_s += seconds
             return request, node
-
-    def _copy(self, own: AgentChat) -> AgentChat:
-        made = copy.copy(own)
-        made.chat = copy.copy(own.chat)
-        made.chat.tokenizer = copy.deepcopy(own.chat.tokenizer)
-        return made
 
     def close(self) -> None:
         """Waits for no thread."""
@@ -137,19 +124,13 @@ def _read_long(
     session: Session,
     body: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], AgentRequest],
-    chat: AgentChat,
-    free: list[AgentChat],
 ) -> tuple[AgentRequest, Node, float]:
-    """Reads and renders a request in a thread, and then frees the copy of the chat format. Returns
-    the seconds that it took, too."""
+    """Reads and renders a request in a thread. Returns the seconds that it took, too."""
     began = time.monotonic()
-    try:
-        if session.context_length is not None:
-            most = most_characters(chat.chat.tokenizer, session.context_length)
-            if (count := characters([body.get(name) for name in RENDERED])) > most:
-                raise session.too_long(f"messages and tools have {count} characters, not {most}")
-        request = read(body)
-        check_names(request)
-        return request, session.place(request, chat=chat), time.monotonic() - began
-    finally:
-        free.append(chat)
+    if session.context_length is not None:
+        most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)
+        if (count := characters([body.get(name) for name in RENDERED])) > most:
+            raise session.too_long(f"messages and tools have {count} characters, not {most}")
+    request = read(body)
+    check_names(request)
+    return request, session.place(request), time.monotonic() - began

@@ -31,7 +31,7 @@ from r3l.errors import (
     UserError,
 )
 from r3l.records import Task
-from r3l.rollout.agent_chat import AgentChat, TextTooLong
+from r3l.rollout.agent_chat import TextTooLong
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
@@ -160,13 +160,11 @@ class Session:
         if calls >= most:
             raise Refused(400, "too_many_calls", f"an attempt has at most {most} calls")
 
-    def place(
-        self, request: AgentRequest, *, ready: Node | None = None, chat: AgentChat | None = None
-    ) -> Node:
+    def place(self, request: AgentRequest, ready: Node | None = None) -> Node:
         """Makes the node of a request (`CallTree.next`). Raises Refused if the messages do not fit
         the context, or if the chat template refuses them."""
         try:
-            return self.tree.next(request.messages, request.tools, ready=ready, chat=chat)
+            return self.tree.next(request.messages, request.tools, ready=ready)
         except TextTooLong as error:
             raise self.too_long(str(error)) from None
         except UserError as error:
@@ -188,7 +186,7 @@ class Session:
         began = time.perf_counter()
         try:
             params, constrained = self._sampling(request)
-            node = self.place(request, ready=ready)
+            node = self.place(request, ready)
             if self.tree.branches_with(node) > MOST_BRANCHES:
                 raise Refused(
                     400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
