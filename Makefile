@@ -16,7 +16,7 @@ BY_DAY := $(patsubst %,--ignore tests/buffer/stress/test_%.py,crowd fuzz random_
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check types site pages format docs clean
-.PHONY: results lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results fuzz-gateway lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there. R³L as in the paper, but retries read the
 # advice alone, as the built-in policy was taught (launch/presets/demo.yaml).
@@ -87,6 +87,10 @@ interruptions: $(VENV)/.installed
 # 10,000 tiny steps, and what every process takes meanwhile; about an hour. Stop and start it at any time. WEEK='--steps 100000 --polite'
 week: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.week $(WEEK)
+
+# 10,000 hostile requests to the gateway next to an honest agent; minutes. FUZZ='--requests 100000 --seed 1'
+fuzz-gateway: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.gateway_fuzz $(FUZZ)
 
 # Tests with the environments' real libraries, slow ones too. ScienceWorld needs Java; WebShop's site
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.

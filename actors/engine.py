@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
+from actors.grammars.grammar_check import GrammarCheck
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
 from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
@@ -54,7 +55,8 @@ class VLLMPolicy:
 
     `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
     version so far. `metrics` counts the requests, `load_check` checks every load, and `merger`
-    merges adapters into the base model. An engine that is silent for `timeout_s` counts as dead.
+    merges adapters into the base model. `grammars` tries agents' grammars. An engine that is silent
+    for `timeout_s` counts as dead.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class VLLMPolicy:
         metrics: ActorMetrics | None = None,
         timeout_s: float = 600.0,
         merger: Merger | None = None,
+        grammars: GrammarCheck | None = None,
     ) -> None:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self.timeout_s = timeout_s
-        self.merger = merger
+        self.merger, self.grammars = merger, grammars
         self.version = self._sampling = 0
         self.fingerprints: dict[int, str] = {}
         self.metrics = metrics or ActorMetrics()
@@ -135,6 +138,7 @@ class VLLMPolicy:
                     metrics=metrics,
                     timeout_s=config.engine_timeout_s,
                     merger=Merger(model, config.dtype),
+                    grammars=_grammar_check(engine_config, chat),
                 )
         except Exception as error:  # any error of vLLM: there is no engine
             raise EngineDead(f"the engine did not start: {error!r:.500}") from error
@@ -145,7 +149,27 @@ class VLLMPolicy:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Samples one response. Raises EngineFailed if the request fails, EngineDead if the engine
-        has ended or hangs. Impossible log-probabilities raise EngineSick."""
+        has ended or hangs. Impossible log-probabilities raise EngineSick.
+
+        A request with a grammar fails alone (RequestRefused) if a request without one then shows
+        that the engine works."""
+        try:
+            return await self._sampled(token_ids, params)
+        except EngineDead as error:
+            if self.dead or (params.json_schema is None and params.structural_tag is None):
+                raise
+            await self._sampled(token_ids, SampleParams(1, priority=params.priority))
+            raise RequestRefused(
+                f"the engine cannot follow the grammar, but works without it ({error})",
+                cause="grammar_failed",
+            ) from error
+
+    async def check_grammar(self, params: SampleParams) -> None:
+        """Raises RequestRefused if the engine cannot follow the grammar of a request."""
+        if self.grammars is not None:
+            await self.grammars.check(params)
+
+    async def _sampled(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, self.version, "overflow")
@@ -162,10 +186,15 @@ class VLLMPolicy:
         tokens = tuple(reply.token_ids)
         logprobs = tuple(
             float(choices[token].logprob)
-            for token, choices in zip(tokens, reply.logprobs, strict=True)
+            for token, choices in zip(tokens, reply.logprobs or (), strict=True)
         )
         if symptom := engine_symptoms.of_logprobs(logprobs):
             raise EngineSick(symptom.message, cause=symptom.cause)
+        if reply.finish_reason == "error":  # such as a grammar that did not compile
+            raise RequestRefused(
+                "the engine ended a request with an error, which its log names",
+                cause="engine_request",
+            )
         self.metrics.generated_tokens += len(tokens)
         self.metrics.prompt_tokens += len(token_ids)
         self.metrics.cached_tokens += output.num_cached_tokens or 0
@@ -216,7 +245,7 @@ class VLLMPolicy:
             raise RequestRefused(
                 f"the engine refuses a request: {error}", cause="engine_request"
             ) from error
-        except (EngineDeadError, EngineGenerateError, ValueError) as error:
+        except (EngineDeadError, EngineGenerateError, ValueError, TypeError) as error:
             if self.dead:
                 raise EngineDead(f"the engine process has ended: {error!r}") from error
             raise EngineFailed(
@@ -337,3 +366,21 @@ class VLLMPolicy:
         self.engine = None
         if self.merger is not None:
             self.merger.close()
+        if self.grammars is not None:
+            self.grammars.close()
+
+
+def _grammar_check(engine_config: Any, chat: ChatFormat) -> GrammarCheck | None:
+    """Returns what tries grammars as xgrammar does in the engine. Returns None for other libraries,
+    whose grammars are not tried."""
+    outputs = engine_config.structured_outputs_config
+    if not str(outputs.backend).startswith("xgrammar"):
+        return None
+    plain = bool(outputs.disable_any_whitespace)
+    return GrammarCheck(
+        chat.tokenizer,
+        engine_config.model_config.get_vocab_size(),
+        [chat.end_id],
+        whitespace=not plain,
+        separators=[",", ":"] if plain else None,
+    )

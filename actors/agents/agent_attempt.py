@@ -82,7 +82,7 @@ async def agents_served(
     settings, counts, sessions = config.actor.agent, metrics or ActorMetrics(), dict[str, Session]()
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
-    app = WebApp(sessions, OtherModels(settings.models))
+    app = WebApp(sessions, OtherModels(settings.models), counts.agent)
     async with app.served(settings.host, settings.port) as url:
         snapshots = Snapshots(settings.max_divergences, counts.agent)
         gateway = Gateway(policy, reader, counts, settings, sessions, url, replays, snapshots)

@@ -21,10 +21,12 @@ from typing import Any
 import httpx
 
 from actors.gateway.chat_completions import Refused, bad
+from actors.gateway.other_models import AnswerRefused, posted
 from actors.gateway.passed_calls import Message
 from actors.gateway.recorded_call import RetryPlayer, diverged, hash_of_passed
 from actors.gateway.session import Session
 from r3l.errors import EnvironmentFailed
+from r3l.text import encodable
 from r3l.views.tape import MCP
 
 MOST_CALLS = 4096
@@ -32,7 +34,7 @@ LONGEST_LINE = 32 << 20
 START_S = 60.0
 """Seconds that a server process has to answer its first request."""
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
-MCP_SESSION = "mcp-session-id"
+MCP_SESSION, JSON = "mcp-session-id", "application/json"
 LINE_END = re.compile(r"\r\n|\r|\n")
 """Line ends of a stream. `str.splitlines` would also split at characters that JSON may hold."""
 Start = Callable[[str], Awaitable[str]]
@@ -47,14 +49,33 @@ class McpRelay:
         self.session, self.start = session, start
         self.urls: Mapping[str, str] = {}
         self.live: dict[str, asyncio.Task[Server]] = {}
+        self.begun = 0
+        """How many messages the agent has sent, without pings."""
         self.hello: dict[str, Message] = {}
 
     async def answer(
         self, name: str, message: Message, headers: Mapping[str, str]
     ) -> Message | None:
-        """Answers a message of the agent; returns None for a notification. Raises Refused."""
-        session, method = self.session, str(message.get("method", ""))
-        session.check_calls(len(session.passed.calls), MOST_CALLS)
+        """Answers a message of the agent; returns None for a notification. Raises Refused, also if
+        the attempt ends first."""
+        method = str(message.get("method", ""))
+        self.session.check_calls(self.begun, MOST_CALLS)
+        self.begun += method != "ping" or "id" not in message
+        answering = asyncio.create_task(self._answer(name, method, message, headers))
+        ending = asyncio.create_task(self.session.ended.wait())
+        try:
+            await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                self.session.check_open()
+            return await answering
+        finally:
+            answering.cancel()
+            ending.cancel()
+
+    async def _answer(
+        self, name: str, method: str, message: Message, headers: Mapping[str, str]
+    ) -> Message | None:
+        session = self.session
         if name not in self.urls:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
         if "id" not in message:
@@ -87,7 +108,7 @@ class McpRelay:
         began = time.monotonic()
         reply = await self._asked(name, message, headers)
         reply = {key: reply[key] for key in ("result", "error") if key in reply}
-        texts = [json.dumps(each, ensure_ascii=False) for each in (asked, reply)]
+        texts = [_text(each) for each in (asked, reply)]
         said = {"role": "tool", "content": texts[1]}
         session.passed.record(f"{MCP}:{name}", MCP, request_hash, texts[0], said, began)
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
@@ -128,12 +149,37 @@ class McpRelay:
         return server
 
 
+class Flow(asyncio.BaseProtocol):
+    """The state of a pipe to a server. `ready`: whether the server has read most of what it was
+    sent, or is gone."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    def pause_writing(self) -> None:
+        self.ready.clear()
+
+    def resume_writing(self) -> None:
+        self.ready.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ready.set()
+
+
 class PipeServer:
     """A server process behind pipes, with one JSON message a line. `pipes[0]` leads to the server.
     `waiting` holds the open requests: sent id -> (agent's id, reply)."""
 
-    def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        lines: asyncio.StreamReader,
+        pipes: tuple[Any, ...],
+        flow: Flow | None = None,
+    ) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
+        self.flow, self.turn = flow or Flow(), asyncio.Lock()
         self.waiting: dict[int, tuple[Any, asyncio.Future[Message]]] = {}
         self.reading = asyncio.create_task(self._read())
 
@@ -145,18 +191,19 @@ class PipeServer:
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(LONGEST_LINE)
-        out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(written, "wb", 0))
+        out, flow = await loop.connect_write_pipe(Flow, os.fdopen(written, "wb", 0))
         reader = asyncio.StreamReaderProtocol(lines)
         reading, _ = await loop.connect_read_pipe(lambda: reader, os.fdopen(read, "rb", 0))
-        return cls(name, lines, (out, reading, os.fdopen(held)))
+        return cls(name, lines, (out, reading, os.fdopen(held)), flow)
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message; returns the reply. Renumbers requests: clients may use the same ids."""
+        """Sends a message; returns the reply. Renumbers requests: clients may use the same ids.
+        Waits until the server has read most of what was sent before."""
         if message.get("method") == "notifications/cancelled":
-            self._cancel(message)
+            await self._cancel(message)
             return {}
         if "id" not in message:
-            self._write(message)
+            await self._write(message)
             return {}
         if self.reading.done():
             raise _failed(self.name, "has ended")
@@ -164,9 +211,9 @@ class PipeServer:
         number = self.number
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.waiting[number] = message["id"], reply
-        self._write(message | {"id": number})
         try:
             async with asyncio.timeout(START_S if number == 1 else None):
+                await self._write(message | {"id": number})
                 return await reply
         except TimeoutError:
             raise _failed(
@@ -180,15 +227,20 @@ class PipeServer:
         for pipe in self.pipes:
             pipe.close()
 
-    def _cancel(self, message: Message) -> None:
+    async def _cancel(self, message: Message) -> None:
         """Forwards a cancellation if exactly one open request has the cancelled id."""
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
         numbers = [n for n, (asked, _) in self.waiting.items() if asked == given.get("requestId")]
         if len(numbers) == 1:
-            self._write(message | {"params": given | {"requestId": numbers[0]}})
+            await self._write(message | {"params": given | {"requestId": numbers[0]}})
 
-    def _write(self, message: Message) -> None:
+    async def _write(self, message: Message) -> None:
+        async with self.turn:
+            await self.flow.ready.wait()
+            self._put(message)
+
+    def _put(self, message: Message) -> None:
         self.pipes[0].write(json.dumps(message).encode() + b"\n")
 
     async def _read(self) -> None:
@@ -211,9 +263,10 @@ class PipeServer:
         if not isinstance(message, dict):
             return
         if "method" in message:
-            if "id" in message:
+            # Questions of a server that reads no answers are not answered.
+            if "id" in message and self.flow.ready.is_set():
                 refusal = {"code": -32601, "message": "the client offers nothing"}
-                self._write({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
+                self._put({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
             return
         for number, (_, reply) in self.waiting.items():
             if number == message.get("id") and not reply.done():
@@ -226,24 +279,26 @@ class HttpServer:
     def __init__(self, name: str, url: str) -> None:
         self.name, self.url, self.own = name, url, dict[str, str]()
         # No timeout here: the attempt's applies.
-        self.client = httpx.AsyncClient(timeout=None, follow_redirects=True)
+        self.client = httpx.AsyncClient(timeout=None, follow_redirects=False)
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
         """Posts a message. Returns the reply, which may come in a stream."""
         given = {name: headers[name] for name in FORWARDED if name in headers}
-        accept = {"accept": "application/json, text/event-stream"}
+        kinds = {"accept": "application/json, text/event-stream", "content-type": JSON}
         try:
-            answer = await self.client.post(
-                self.url, json=message, headers=accept | given | self.own
-            )
+            content = json.dumps(message).encode()
+            answer, body = await posted(self.client, self.url, content, kinds | given | self.own)
         except httpx.HTTPError as error:
             raise _failed(self.name, f"does not answer ({error!r:.200})") from None
+        except AnswerRefused as error:
+            raise _failed(self.name, f"{error} (env.options.mcp)") from None
         if MCP_SESSION in answer.headers:
             self.own = {MCP_SESSION: answer.headers[MCP_SESSION]}
         if "id" not in message:
             return {}
-        lines = [line.removeprefix("data:") for line in LINE_END.split(answer.text)]
-        for text in (answer.text, *lines):
+        whole = body.decode(errors="replace")
+        lines = [line.removeprefix("data:") for line in LINE_END.split(whole)]
+        for text in (whole, *lines):
             try:
                 reply = json.loads(text)
             except (ValueError, RecursionError):
@@ -257,6 +312,12 @@ class HttpServer:
 
 
 Server = PipeServer | HttpServer
+
+
+def _text(value: Any) -> str:
+    """Writes JSON that can be recorded: half a surrogate pair stays an escape."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if encodable(text) == text else json.dumps(value)
 
 
 def _failed(name: str, why: str) -> EnvironmentFailed:

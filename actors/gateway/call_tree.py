@@ -75,20 +75,32 @@ class Node:
 
 @dataclass
 class CallTree:
-    """All calls of one attempt, in the order of their requests."""
+    """All calls of one attempt, in the order of their requests. `most_tokens`: of a context."""
 
     chat: AgentChat
+    most_tokens: int | None = None
     nodes: list[Node] = field(default_factory=list)
 
     def next(
-        self, messages: Sequence[AgentMessage], tools: Sequence[Tool], arguments: str = "{}"
+        self,
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        arguments: str = "{}",
+        ready: Node | None = None,
     ) -> Node:
-        """Makes the node of a request, which is not in the tree until it is added. `arguments`: of
-        the chat template, as JSON. Raises UserError if the chat template refuses the request."""
+        """Makes the node of a request, which is not in the tree until it is added. Raises UserError
+        if the chat template refuses the request, TextTooLong if its messages have too many tokens.
+
+        `arguments`: of the chat template, as JSON. `ready`: a node that was made of the same
+        request before. Its tokens are taken if the request still continues the same call.
+        """
         read = json.dumps(self.chat.read_arguments(arguments), sort_keys=True)
         parent, new = self._place(messages, tuple(tools), read)
         own = parent.tools if parent else tuple(tools)
-        given = self._encoded(parent, new, own, read)
+        if ready is not None and ready.parent is parent:
+            given = ready.given
+        else:
+            given = self._encoded(parent, new, own, read, self.most_tokens)
         return Node(parent, tuple(new), own, given, len(self.nodes), arguments=read)
 
     def add(self, node: Node) -> None:
@@ -129,16 +141,17 @@ class CallTree:
         new: Sequence[AgentMessage],
         tools: Sequence[Tool],
         arguments: str,
+        most: int | None = None,
     ) -> tuple[int, ...]:
         """Returns the token ids that a call's new messages add to the conversation."""
         chat = self.chat.with_arguments(arguments)
         if parent is None:
-            return chat.open(for_template(new), tools)
+            return chat.open(for_template(new), tools, most)
         assert parent.sample is not None  # only these are continued
         made = parent.reply.get("tool_calls") or ()
         calls = [(call["id"], call["function"]["name"]) for call in made]
         closing = chat.chat.close(parent.sample.token_ids)
-        return (*closing, *chat.following(calls, for_template(new), tools))
+        return (*closing, *chat.following(calls, for_template(new), tools, most))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
         """Returns the last answered call of every conversation. `unseen`: includes calls whose

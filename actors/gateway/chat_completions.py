@@ -47,7 +47,8 @@ class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
     use the reply. `choices`: texts of which the reply must be one. `parallel`: whether the reply
     may have several tool calls. `begun`: whether the last message is a reply of nobody with a name.
-    `arguments`: of the chat template, as JSON."""
+    `arguments`: of the chat template, as JSON. `schema_name`: the request's own name of its JSON
+    schema."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -60,6 +61,7 @@ class AgentRequest:
     parallel: bool = True
     begun: bool = False
     arguments: str = "{}"
+    schema_name: str = ""
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
@@ -88,6 +90,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         parallel=body.get("parallel_tool_calls") is not False,
         begun=shown[-1]["role"] == "assistant" and not messages[-1].get("name"),
         arguments=template_arguments(body),
+        schema_name=schema_name_of(body.get("response_format")),
     )
 
 
@@ -163,6 +166,15 @@ def template_arguments(body: Mapping[str, Any]) -> str:
 
 def _thinking(wanted: bool) -> dict[str, bool]:
     return {"enable_thinking": wanted, "thinking": wanted}  # one family has it by the other name
+
+
+def schema_name_of(format_: Any) -> str:
+    """Returns the name that a request gives its JSON schema, or ""."""
+    holder = format_.get("json_schema") if isinstance(format_, dict) else None
+    given = holder if isinstance(holder, dict) else {}
+    schema = given.get("schema")
+    title = schema.get("title") if isinstance(schema, dict) else None
+    return str(given.get("name") or title or "")
 
 
 Answer = dict[str, Any]

@@ -24,6 +24,8 @@ from r3l.run.settings.actor import ModelServer
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
 LIMIT_S = 600.0
+LONGEST_ANSWER = 32 << 20
+"""The most bytes of an answer."""
 
 
 class OtherModels:
@@ -31,7 +33,7 @@ class OtherModels:
 
     def __init__(self, servers: Mapping[str, ModelServer]) -> None:
         self.servers = servers
-        self.client = httpx.AsyncClient(timeout=LIMIT_S)
+        self.client = httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False)
         for pattern, server in servers.items():
             if server.key and not os.environ.get(server.key):
                 raise UserError(
@@ -62,13 +64,38 @@ class OtherModels:
             headers |= by_name if dialect is MESSAGES else {"authorization": f"Bearer {secret}"}
         url, began = server.url.rstrip("/") + request.url.path.removeprefix("/v1"), time.monotonic()
         try:
-            answer = await self.client.post(url, content=raw, headers=headers)
+            answer, content = await posted(self.client, url, raw, headers)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None
+        except AnswerRefused as error:
+            raise Refused(502, "no_answer", f"{server.url} {error} (actor.agent.models)") from None
         media = answer.headers.get("content-type")
-        reply = {"role": "assistant", "content": answer.text, "media_type": media}
+        text = content.decode(answer.encoding or "utf-8", errors="replace")
+        reply = {"role": "assistant", "content": text, "media_type": media}
         if answer.status_code != 200:
             reply["finish"] = str(answer.status_code)
-        session.passed.record(body["model"], dialect.name, request_hash, raw.decode(), reply, began)
-        return Response(answer.content, answer.status_code, media_type=media)
+        asked = json.dumps(body, ensure_ascii=False)
+        session.passed.record(str(body["model"]), dialect.name, request_hash, asked, reply, began)
+        return Response(content, answer.status_code, media_type=media)
+
+
+class AnswerRefused(Exception):
+    """A server's answer is not taken. The message goes on from the server's name."""
+
+
+async def posted(
+    client: httpx.AsyncClient, url: str, content: bytes, headers: Mapping[str, str]
+) -> tuple[httpx.Response, bytes]:
+    """Posts a request. Returns the answer and its body. Raises AnswerRefused for a redirect, which
+    could lead to any machine, and for a body of more than LONGEST_ANSWER bytes."""
+    body = bytearray()
+    async with client.stream("POST", url, content=content, headers=headers) as answer:
+        if answer.is_redirect:
+            place = answer.headers.get("location", "nowhere")
+            raise AnswerRefused(f"redirects to {place:.200}; write that address in its place")
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > LONGEST_ANSWER:
+                raise AnswerRefused(f"answers with more than {LONGEST_ANSWER} bytes")
+    return answer, bytes(body)

@@ -10,6 +10,7 @@ request ─► repeats an earlier request? ── yes ─► the earlier request
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,14 +33,20 @@ from r3l.errors import (
     UserError,
 )
 from r3l.records import Task
-from r3l.rollout.agent_chat import AgentMessage
+from r3l.rollout.agent_chat import AgentMessage, TextTooLong
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.views.tape import TapedCall, without
 
+log = logging.getLogger(__name__)
+
 MOST_CALLS = 256
 MOST_BRANCHES = 64
+MOST_REFUSED = 16
+"""Refused grammars of an attempt; the next one is not even tried, which takes time."""
+MOST_LOGGED = 20
+"""Refused grammars that an actor writes to its log; all are counted."""
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
 """The type of `McpRelay.answer`. Takes a server's name, a message and its HTTP headers."""
 
@@ -74,24 +81,36 @@ class Session:
 
     def __post_init__(self) -> None:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
-        self.tree, self.passed = CallTree(self.reader.chat), PassedCalls(self.began)
+        self.context_length: int | None = getattr(self.policy, "context_length", None)
+        self.tree = CallTree(self.reader.chat, self.context_length)
+        self.passed, self.reading_long = PassedCalls(self.began), asyncio.Lock()
+        self.open_requests = self.held = 0
+        """How many requests are read or not answered yet, and their bytes."""
+        self.refused_grammars = 0
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
         """The latest call for each request body's hash, and the task that answers the call."""
 
     def sampling(
-        self, request: AgentRequest, body_hash: str, dialect: str, *, again: bool
+        self,
+        request: AgentRequest,
+        body_hash: str,
+        dialect: str,
+        *,
+        again: bool,
+        ready: Node | None = None,
     ) -> asyncio.Task[Answer]:
         """Returns the asyncio task that answers a request. An equal request gets the same task
         until the agent has received the answer.
 
         `again`: the client says that it repeats a request. Then the task is always the same.
-        The task continues if the agent disconnects. This method and the task may raise Refused.
+        `ready`: the request's node, if it is rendered already. The task continues if the agent
+        disconnects. This method and the task may raise Refused.
         """
         if known := self._newest.get(body_hash):
             node, sampling = known
             if again or not sampling.done() or not node.seen:
                 return sampling
-        node, answering = self._begin(request, dialect)
+        node, answering = self._begin(request, dialect, ready)
         sampling = asyncio.create_task(_until_over(answering))
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._newest[body_hash] = node, sampling
@@ -143,13 +162,35 @@ class Session:
         if calls >= most:
             raise Refused(400, "too_many_calls", f"an attempt has at most {most} calls")
 
-    def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
+    def place(self, request: AgentRequest, ready: Node | None = None) -> Node:
+        """Makes the node of a request (`CallTree.next`). Raises Refused if the messages do not fit
+        the context, or if the chat template refuses them."""
+        try:
+            return self.tree.next(request.messages, request.tools, request.arguments, ready=ready)
+        except TextTooLong as error:
+            raise self.too_long(str(error)) from None
+        except UserError as error:
+            raise bad(str(error)) from None
+
+    def too_long(self, why: str) -> Refused:
+        """Returns the refusal of messages that exceed the context, and notes that it was full."""
+        self.full = True
+        return Refused(
+            400,
+            "context_length_exceeded",
+            f"this model's maximum context length is exceeded: {why}; shorten them",
+        )
+
+    def _begin(
+        self, request: AgentRequest, dialect: str, ready: Node | None
+    ) -> tuple[Node, Awaitable[Answer]]:
         self.check_calls(len(self.tree.nodes), MOST_CALLS)
+        began = time.perf_counter()
         try:
             params, constrained = self._sampling(request)
             if request.begun:
                 self._check_begun(request.messages[-1])
-            node = self.tree.next(request.messages, request.tools, request.arguments)
+            node = self.place(request, ready)
             if self.tree.branches_with(node) > MOST_BRANCHES:
                 raise Refused(
                     400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
@@ -165,6 +206,7 @@ class Session:
         except EpisodeError as error:
             self.fail(error)
             raise Refused(400, str(error.cause), str(error)) from None
+        self.metrics.render_s += time.perf_counter() - began
         self.tree.add(node)  # what is refused is not a call
         self.metrics.agent["calls"] += 1
         self.metrics.agent["rebased"] += node.parent is None and node.number > 0
@@ -213,6 +255,8 @@ class Session:
 
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
         context, began = node.context(guided=True), time.monotonic()
+        if params.json_schema is not None or params.structural_tag is not None:
+            await self._check_grammar(request, params)
         try:
             sampling = self.policy.sample(context, params)
             world = self.at_call(node) if self.at_call else asyncio.sleep(0)
@@ -221,18 +265,13 @@ class Session:
             self.fail(error)
             raise Refused(503, "engine_replaced", "a new engine is started; ask again") from error
         except RequestRefused as error:
-            raise bad(f"{error!s:.500}") from error
+            raise self._refused(request, error) from error
         except EpisodeError as error:
             self.fail(error)
             raise Refused(400, "attempt_failed", str(error)) from error
         self.full = self.full or sample.finish_reason == "overflow"
         if not sample.token_ids:
-            raise Refused(
-                400,
-                "context_length_exceeded",
-                f"this model's maximum context length is exceeded: the messages have "
-                f"{len(context)} tokens; shorten them",
-            )
+            raise self.too_long(f"the messages have {len(context)} tokens")
         sample, reply = self._read(sample, request, node, params)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
@@ -259,6 +298,33 @@ class Session:
             sample, token_ids=ids[:n], logprobs=sample.logprobs[:n], finish_reason="stop"
         )
         return kept, read(kept.token_ids, choice=request.choice)
+
+    async def _check_grammar(self, request: AgentRequest, params: SampleParams) -> None:
+        """Raises Refused if the engine cannot follow the grammar of a request."""
+        check = getattr(self.policy, "check_grammar", None)
+        if self.refused_grammars >= MOST_REFUSED:
+            raise bad(f"an attempt may ask for at most {MOST_REFUSED} schemas that are refused")
+        try:
+            if check is not None:
+                await check(params)
+        except RequestRefused as error:
+            raise self._refused(request, error) from error
+        except EpisodeError as error:
+            self.fail(error)
+            raise Refused(400, "attempt_failed", str(error)) from error
+
+    def _refused(self, request: AgentRequest, error: RequestRefused) -> Refused:
+        """Counts a request that the engine refuses. Names its grammar and the task."""
+        if request.json_schema is None and not error.cause.startswith("grammar"):
+            return bad(f"{error!s:.500}")
+        self.metrics.agent["grammar_refused"] += 1
+        self.refused_grammars += 1
+        name = f"the schema {request.schema_name!r:.80}" if request.schema_name else "the schema"
+        what = name if request.json_schema is not None else "the schemas of the tools"
+        said = f"{what}, asked for in task {self.task.task_id}: {error!s:.500}"
+        if self.metrics.agent["grammar_refused"] <= MOST_LOGGED:
+            log.warning("a request of an agent is refused: %s", said)
+        return bad(said)
 
     def fail(self, error: R3LError) -> None:
         """Ends the attempt with an error. Keeps the first of several errors."""

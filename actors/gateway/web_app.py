@@ -10,35 +10,51 @@ import asyncio
 import hashlib
 import json
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from actors.gateway.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
+from actors.gateway.connections import Connections
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.gateway.fields import FieldLog
 from actors.gateway.other_models import OtherModels
+from actors.gateway.request_limits import RequestReader, check_values
 from actors.gateway.session import Session
 from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
+HELD_LIMIT = 4 * BODY_LIMIT
+"""Bytes of the requests of an attempt that are read or not answered yet."""
+MOST_OPEN = 512
+"""Requests of an attempt that are read or not answered yet."""
 KEEP_ALIVE_S = 15.0
 """Seconds between the comment lines that keep a stream open."""
 END_S = 2.0
 
 
 class WebApp:
-    """Serves `sessions`, keyed by secret key. `others`: the other models that agents may ask."""
+    """Serves `sessions`, keyed by secret key. `others`: the other models that agents may ask.
+    `counts`: the actor's counts of what agents do."""
 
-    def __init__(self, sessions: Mapping[str, Session], others: OtherModels | None = None) -> None:
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        others: OtherModels | None = None,
+        counts: Counter[str] | None = None,
+    ) -> None:
         self.sessions, self.others = sessions, others or OtherModels({})
         self.fields = FieldLog()
+        self.counts = Counter[str]() if counts is None else counts
+        self.reader = RequestReader()
         routes = [
             *(Route(path, self._call, methods=["POST"]) for path in DIALECTS),
             Route("/v1/models", self._models, methods=["GET"]),
@@ -46,7 +62,8 @@ class WebApp:
             Route("/r3l/result", self._result, methods=["POST"]),
             Route("/mcp/{name}/{key}", self._mcp, methods=["POST"]),
         ]
-        self.app = Starlette(routes=routes, exception_handlers={Refused: _refusal})
+        handlers = {Refused: self._refusal, Exception: self._failure}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
@@ -61,8 +78,11 @@ class WebApp:
             ) from None
         # Else the kernel holds an answer back until the client confirms its head: 40 ms a call.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connections = Connections(self._closed)
         config = uvicorn.Config(
             self.app,
+            http=connections.protocol,
+            backlog=1024,
             log_level="warning",
             lifespan="off",
             access_log=False,
@@ -76,27 +96,36 @@ class WebApp:
         # The signal handlers are the actor's.
         server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listening]))
+        sweeping = asyncio.create_task(connections.sweep())
         try:
             shown = socket.gethostname() if host == "0.0.0.0" else host
             yield f"http://{shown}:{listening.getsockname()[1]}"
         finally:
+            sweeping.cancel()
+            self.reader.close()
             server.should_exit = server.force_exit = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(END_S + 1.0):
                     await serving
             listening.close()
 
+    def _closed(self) -> None:
+        self.counts["connections_closed"] += 1
+
     async def _call(self, request: Request) -> Response:
-        dialect, session = DIALECTS[request.scope["path"]], self._session(request)
-        raw = await _read(request)
-        body = _parsed(raw)
+        session = self._session(request)
+        async with _held(session, request) as raw:
+            return await self._answered(session, request, raw)
+
+    async def _answered(self, session: Session, request: Request, raw: bytes) -> Response:
+        dialect, body = DIALECTS[request.scope["path"]], _parsed(raw, finite=True)
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
-        asked = request_of(dialect, body)
+        asked, ready = await self.reader.read(session, raw, body, partial(request_of, dialect))
         self._note(session, dialect, body, asked)
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
-        sampling = session.sampling(asked, body_hash, dialect.name, again=again)
+        sampling = session.sampling(asked, body_hash, dialect.name, again=again, ready=ready)
         if body.get("stream"):
             await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
             if not sampling.done() or not sampling.exception():
@@ -152,15 +181,37 @@ class WebApp:
 
     async def _result(self, request: Request) -> Response:
         session = self._session(request)
-        session.finish(_parsed(await _read(request)))
+        async with _held(session, request) as raw:
+            session.finish(_parsed(raw))
         return JSONResponse({})
 
     async def _mcp(self, request: Request) -> Response:
         given = request.path_params
-        answer = self._session_of(given["key"]).answer_mcp
+        session = self._session_of(given["key"])
+        answer = session.answer_mcp
         assert answer is not None  # it is set before the agent starts
-        reply = await answer(given["name"], _parsed(await _read(request)), request.headers)
-        return Response(status_code=202) if reply is None else JSONResponse(reply)
+        async with _held(session, request) as raw:
+            reply = await answer(given["name"], _parsed(raw), request.headers)
+        if reply is None:
+            return Response(status_code=202)
+        # A server may write NaN or half a surrogate pair, which goes on as it came.
+        return Response(json.dumps(reply), media_type="application/json")
+
+    async def _refusal(self, request: Request, refused: Exception) -> Response:
+        assert isinstance(refused, Refused)
+        self.counts["refused"] += 1
+        dialect = DIALECTS.get(request.url.path, CHAT)
+        headers = {
+            503: {"retry-after": "1"},
+            429: {"retry-after": "1", "connection": "close"},  # its rest is not read
+            413: {"connection": "close"},
+        }.get(refused.status, {})
+        return JSONResponse(dialect.error(refused), refused.status, headers)
+
+    async def _failure(self, request: Request, error: Exception) -> Response:
+        """Answers a request that met a fault of the gateway, which the log shows."""
+        fault = Refused(500, "gateway_fault", f"the gateway failed: {type(error).__name__}")
+        return await self._refusal(request, fault)
 
     def _session(self, request: Request) -> Session:
         _, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -185,23 +236,49 @@ def _gone(request: Request) -> bool:
     return False
 
 
-async def _read(request: Request) -> bytes:
-    """Reads a request's body. Raises Refused if it is too long."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_LIMIT:
-            raise Refused(413, "request_too_large", f"a request has at most {BODY_LIMIT} bytes")
-    return bytes(body)
+@asynccontextmanager
+async def _held(session: Session, request: Request) -> AsyncIterator[bytes]:
+    """Reads a request's body and yields it. Raises Refused if the body is too long, or if too much
+    of the attempt is unanswered. Counts the body as unanswered in the block."""
+    body, held = bytearray(), 0
+    if session.open_requests >= MOST_OPEN:
+        raise _too_much(f"{MOST_OPEN} requests")
+    session.open_requests += 1
+    try:
+        async for part in request.stream():
+            body += part
+            held += len(part)
+            session.held += len(part)
+            if len(body) > BODY_LIMIT:
+                raise Refused(413, "request_too_large", f"a request has at most {BODY_LIMIT} bytes")
+            if session.held > HELD_LIMIT:
+                raise _too_much(f"{HELD_LIMIT} bytes")
+        raw = bytes(body)
+        body.clear()
+        yield raw
+    except ClientDisconnect:
+        raise Refused(400, "client_gone", "the client left before its request was whole") from None
+    finally:
+        session.open_requests -= 1
+        session.held -= held
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
+def _too_much(what: str) -> Refused:
+    return Refused(
+        429, "too_much_at_once", f"an attempt has at most {what} unanswered; wait for an answer"
+    )
+
+
+def _parsed(raw: bytes, *, finite: bool = False) -> dict[str, Any]:
+    """Parses the body of a request. `finite`: refuses NaN and infinity. Raises Refused."""
+    check_values(raw)
     try:
         body = json.loads(raw)
-        if b"\\u" in raw:
-            json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is refused
+        # Half a surrogate pair is refused, however it is written.
+        json.dumps(body, ensure_ascii=False, allow_nan=not finite).encode()
     except (ValueError, RecursionError):
-        raise bad("the body is not JSON, or holds half a surrogate pair") from None
+        what = "half a surrogate pair, NaN or infinity" if finite else "half a surrogate pair"
+        raise bad(f"the body is not JSON, or holds {what}") from None
     if not isinstance(body, dict):
         raise bad("the body must be a JSON object")
     return body
@@ -210,10 +287,3 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 def _model(body: Mapping[str, Any]) -> dict[str, str]:
     """Returns the field `model` of an answer: the model that the request names."""
     return {"model": str(body.get("model") or MODEL)}
-
-
-async def _refusal(request: Request, refused: Exception) -> Response:
-    assert isinstance(refused, Refused)
-    dialect = DIALECTS.get(request.url.path, CHAT)
-    headers = {503: {"retry-after": "1"}, 413: {"connection": "close"}}.get(refused.status, {})
-    return JSONResponse(dialect.error(refused), refused.status, headers)

@@ -87,6 +87,16 @@ def _called(function: Any) -> int:
     os._exit(code & 255)
 
 
+def _run(argv: list[str]) -> int:
+    """Runs a program. Returns its exit code. Gives up this process's copies of its input and
+    output, so that others notice when the program closes them."""
+    program = subprocess.Popen(argv)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    return program.wait()
+
+
 def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
     """Runs in the fork. Calls the function or runs the program, writes the exit code, and exits."""
     os.setsid()
@@ -94,12 +104,14 @@ def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[
     os.chdir(os.path.join(folder, "work"))
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if fd else os.O_RDONLY
-        os.dup2(os.open(os.path.join(folder, name), flags, 0o600), fd)
+        opened = os.open(os.path.join(folder, name), flags, 0o600)
+        os.dup2(opened, fd)
+        os.close(opened)
     os.environ.clear()
     os.environ.update(variables)
     code = 1
     try:
-        code = _called(function) if function else subprocess.call(argv)
+        code = _called(function) if function else _run(argv)
     except BaseException:
         traceback.print_exc()
     sys.stderr.flush()

@@ -10,6 +10,17 @@ import sys
 import urllib.request
 from typing import Any
 
+LONGEST = 32 << 20
+"""The most bytes of a reply."""
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it could lead to any machine, without the task."""
+
+    def redirect_request(self, asked: Any, *given: Any) -> None:
+        place = given[-1]
+        sys.exit(f"{asked.full_url} redirects to {place:.200}; write that address as the command")
+
 
 def play(task: dict[str, Any], url: str) -> Any:
     """Posts a task and the gateway's addresses and key to a server. Returns the reply."""
@@ -19,10 +30,13 @@ def play(task: dict[str, Any], url: str) -> Any:
     headers = {"Content-Type": "application/json"}
     try:
         asked = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(asked) as answer:
-            text = answer.read().decode(errors="replace")
+        with urllib.request.build_opener(NoRedirects).open(asked) as answer:
+            content = answer.read(LONGEST + 1)
     except OSError as error:
         sys.exit(f"{url} did not play the attempt: {error}")
+    if len(content) > LONGEST:
+        sys.exit(f"{url} did not play the attempt: its reply has more than {LONGEST} bytes")
+    text = content.decode(errors="replace")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -27,6 +27,9 @@ Tool = dict[str, Any]
 
 _MOST_OTHERS = 16
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+PIECE = 1 << 14
+"""Characters that are tokenised at once to find out whether a text is too long."""
+SLACK = 64
 _ASKED = {"role": "user", "content": "u"}
 _REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
@@ -82,6 +85,24 @@ def _shows_tools(chat: ChatFormat) -> bool:
         return "add_two" in chat.render([_ASKED], PROBE_TOOLS, prompt=True)
     except UserError:
         return False
+
+
+class TextTooLong(UserError):
+    """A text has more tokens than the context of the policy."""
+
+
+def check_tokens(tokenizer: Any, text: str, most: int) -> None:
+    """Raises TextTooLong if a text has more than `most` tokens.
+
+    Tokenises the text piece by piece and stops where the limit is passed, so the cost depends on
+    the limit, not on the text. A cut between pieces adds fewer than SLACK tokens.
+    """
+    counted = 0
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        counted += max(0, len(tokenizer.encode(piece, add_special_tokens=False)) - SLACK)
+        if counted > most:
+            raise TextTooLong(f"the messages have more than {most} tokens; shorten them")
 
 
 class AgentChat:
@@ -150,25 +171,39 @@ class AgentChat:
         template = str(self.chat.tokenizer.chat_template) if given else ""
         return {n: v for n, v in given.items() if re.search(rf"\b{re.escape(n)}\b", template)}
 
-    def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
+    def open(
+        self,
+        messages: Sequence[AgentMessage],
+        tools: Sequence[Tool],
+        most_tokens: int | None = None,
+    ) -> tuple[int, ...]:
         """Encodes a whole conversation and the prompt for a reply. Raises UserError if the
-        template refuses it."""
+        template refuses it, TextTooLong if it surely has more than `most_tokens`."""
         shown = self._with_ids(self._fitting(messages))
-        return self.chat.encode(self.chat.render(shown, tools, prompt=True))
+        text = self.chat.render(shown, tools, prompt=True)
+        return self._checked(text, most_tokens).encode(text)
 
     def following(
         self,
         calls: Sequence[tuple[str, str]],
         messages: Sequence[AgentMessage],
         tools: Sequence[Tool] = (),
+        most_tokens: int | None = None,
     ) -> tuple[int, ...]:
         """Encodes the messages after a reply, and the prompt for the next reply.
 
         `calls`: id and name of each tool call in the reply. `tools`: those of the conversation. The
         reply's end-of-turn token is not part of the result. Raises UserError if the template
-        refuses the messages.
+        refuses the messages, TextTooLong if they surely have more than `most_tokens`.
         """
-        return self.chat.encode(self._following(calls, messages, tools))
+        text = self._following(calls, messages, tools)
+        return self._checked(text, most_tokens).encode(text)
+
+    def _checked(self, text: str, most_tokens: int | None) -> ChatFormat:
+        """Returns the chat format, if `text` may have as few tokens as `most_tokens`."""
+        if most_tokens is not None and len(text) > 2 * most_tokens:
+            check_tokens(self.chat.tokenizer, text, most_tokens)
+        return self.chat
 
     def _following(
         self,

@@ -93,6 +93,9 @@ class ActorMetrics:
         "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
     )
     agents_running: int = _gauge("agent/running", "agents", "running now", combine="sum")
+    render_s: float = _total(
+        "agent/render_s", "s", "spent on reading agents' messages and on making tokens of them"
+    )
     agent: Counter[str] = _total(
         "agent/<count>",
         "1",
@@ -101,7 +104,9 @@ class ActorMetrics:
         "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
         "from the start), killed (agents that were started once more), restored (worlds put "
         "back at a retry's step), snapshot_failed, restore_failed, unknown_fields (of requests, "
-        "named in the log and not followed)",
+        "named in the log and not followed), grammar_refused (requests whose schema the engine "
+        "cannot follow), refused (requests that got an error), connections_closed (broken, silent, "
+        "or too many)",
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")

@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from actors.agents import mcp_relay
 from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
+from actors.gateway import other_models
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
 from actors.gateway.recorded_call import RetryPlayer
@@ -149,7 +151,7 @@ SEPARATED = "a\u2028b\u2029c\x85d"
 
 
 class _Http(BaseHTTPRequestHandler):
-    """An MCP server at a URL, whose replies are streams, with a session; it redirects."""
+    """An MCP server at a URL, whose replies are streams, with a session; /mcp redirects."""
 
     seen: list[tuple[str, str | None]]
 
@@ -180,8 +182,11 @@ def test_a_server_at_a_url_keeps_its_session(
     _Http.seen = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Http) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/mcp"
+        url = f"http://127.0.0.1:{server.server_port}/mcp/"
         results, *_ = played(config_of(tmp_path, monkeypatch, "", "workspace", url))
+        asked = relay_of(url.rstrip("/")).answer("s", request_for(CALL), {})
+        with pytest.raises(Refused, match=r"redirects to /mcp/; write that address"):
+            asyncio.run(asked)
         server.shutdown()
     base, retry = attempts(results)
     assert retry.pivot == 2 and base.observations[1].endswith(SEPARATED)
@@ -268,6 +273,117 @@ def test_a_server_whose_start_is_repeated_in_vain_is_closed(
 
     asyncio.run(test())
     assert [server.name for server in closed] == ["s"] and closed[0].client.is_closed
+
+
+def test_an_answer_without_end_of_a_url_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_models, "LONGEST_ANSWER", 1000)
+
+    async def test() -> None:
+        relay, transport = relay_of(), httpx.MockTransport(
+            lambda request: httpx.Response(200, content=b" " * 1001)
+        )  # fmt: skip
+        server = HttpServer("s", "http://127.0.0.1:9/")
+        server.client = httpx.AsyncClient(transport=transport)
+        relay.live["s"] = asyncio.create_task(asyncio.sleep(0, server))  # type: ignore[assignment]
+        with pytest.raises(Refused, match="more than 1000 bytes"):
+            await relay.answer("s", request_for(CALL), {})
+        assert relay.session.problem is not None and relay.session.problem.cause == "mcp_failed"
+
+    asyncio.run(test())
+
+
+def test_notifications_are_calls_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_relay, "MOST_CALLS", 4)
+
+    async def test() -> None:
+        relay = relay_of()
+        for _ in range(3):
+            assert await relay.answer("s", {"method": "notifications/any"}, {}) is None
+            await relay.answer("s", request_for("ping"), {})
+        await relay.answer("s", {"method": "ping"}, {})
+        with pytest.raises(Refused, match="at most 4 calls"):
+            await relay.answer("s", {"method": "notifications/any"}, {})
+
+    asyncio.run(test())
+
+
+def test_what_a_server_does_not_read_waits_and_ends_with_the_attempt(tmp_path: Path) -> None:
+    for name in ("stdin", "stdout"):
+        os.mkfifo(tmp_path / name)
+
+    async def test() -> None:
+        relay = relay_of()
+        server = await PipeServer.of("s", str(tmp_path))
+        relay.live["s"] = asyncio.create_task(asyncio.sleep(0, server))  # type: ignore[assignment]
+        long = {"method": "notifications/any", "params": {"text": "x" * (1 << 20)}}
+        sent = [asyncio.create_task(relay.answer("s", long, {})) for _ in range(50)]
+        while not any(each.done() for each in sent):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert server.pipes[0].get_write_buffer_size() < 3 << 20
+        relay.session.end()
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        assert sum(isinstance(each, Refused) for each in answers) >= 48
+        await relay.close()
+
+    asyncio.run(test())
+
+
+ODD = r"""
+import json, sys
+for line in sys.stdin:
+    number = json.loads(line)["id"]
+    print('{"id": %d, "result": {"nan": NaN, "half": "\\ud800"}}' % number, flush=True)
+"""
+
+
+def test_a_reply_that_is_hardly_json_goes_on_as_it_came_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, monkeypatch)
+    (tmp_path / "odd.py").write_text(ODD)
+    agent = tmp_path / "mine.py"
+    agent.write_text(
+        "import json, os, sys, urllib.request\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from stdlib_agent import ask\n"
+        "def play(task):\n"
+        "    body = json.dumps({'id': 1, 'method': 'm'}).encode()\n"
+        "    asked = urllib.request.Request(os.environ['R3L_MCP_ODD'], body)\n"
+        "    said = urllib.request.urlopen(asked).read().decode()\n"
+        "    ask([{'role': 'user', 'content': said}])\n"
+        "    return 1.0\n"
+    )
+    options = {
+        "command": f"{agent}:play",
+        "tasks": config.env.options["tasks"],
+        "mcp": {"odd": f"{sys.executable} {tmp_path / 'odd.py'}"},
+    }
+    results, *_ = played(load(None, ["env=agent", f"env.options={json.dumps(options)}"]))
+    base = results[0].trajectory
+    assert base is not None, results[0].cause
+    assert '{"nan": NaN, "half": "\\ud800"}' in base.observations[0]
+    (call, *_) = [call for call in read_tape(base.extra.tape) if call.dialect == MCP]
+    assert call.reply["content"] == '{"result": {"nan": NaN, "half": "\\ud800"}}'
+
+
+CLOSED = """
+import os, sys, time
+sys.stdin.readline()
+os.close(1)
+time.sleep(600)
+"""
+
+
+def test_a_server_that_closes_its_output_and_lives_on_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, monkeypatch)
+    (tmp_path / "closed.py").write_text(CLOSED)
+    own = {"mcp": {"my-tools": f"{sys.executable} {tmp_path / 'closed.py'}"}, "snapshot": ""}
+    env = config.env.model_copy(update={"options": config.env.options | own})
+    results, _, (failure, *_) = played(config.model_copy(update={"env": env}))
+    assert results[0].cause == "mcp_failed" and "my-tools has ended" in failure
 
 
 def test_the_pipes_of_a_process_that_has_not_opened_them_are_closed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from actors.agents.agent_attempt import AgentEnvironment
 from actors.agents.tape_reader import continuing_player
+from actors.gateway import other_models
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
@@ -40,6 +41,10 @@ class Server:
             raise httpx.ConnectError("refused")
         if json.loads(request.content).get("stream"):
             return httpx.Response(200, text="data: [DONE]\n\n", headers=EVENTS)
+        if b"gpt-moved" in request.content:
+            return httpx.Response(307, headers={"location": "http://elsewhere/"})
+        if b"gpt-endless" in request.content:
+            return httpx.Response(200, content=b"x" * 2000)
         if b'"long"' in request.content:
             return httpx.Response(200, text=LONG)
         return httpx.Response(429 if b"gpt-busy" in request.content else 200, json={"ok": True})
@@ -190,6 +195,15 @@ def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> 
     answer, _, session = asked("/v1/chat/completions", {"model": "broken"}, {})
     assert answer.status_code == 502 and "none.example" in answer.json()["error"]["message"]
     assert not session.passed.calls
+
+
+def test_redirects_and_endless_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    monkeypatch.setattr(other_models, "LONGEST_ANSWER", 1000)
+    for model, why in (("gpt-moved", "redirects to http://elsewhere/"), ("gpt-endless", "1000")):
+        answer, server, session = asked("/v1/chat/completions", {"model": model}, {})
+        assert answer.status_code == 502 and why in answer.json()["error"]["message"]
+        assert len(server.asked) == 1 and not session.passed.calls
 
 
 def test_a_missing_key_and_a_pattern_without_url_are_named(

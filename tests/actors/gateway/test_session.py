@@ -266,7 +266,7 @@ def test_what_is_sampled_when_a_session_closes_is_refused() -> None:
 
 
 def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(*_: Any) -> None:
+    def refusing(*_: Any, **__: Any) -> None:
         raise UserError("the template refuses it")
 
     async def test() -> None:
@@ -285,7 +285,7 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
     monkeypatch: pytest.MonkeyPatch, taped: bool
 ) -> None:
-    def refusing(*_: Any) -> None:
+    def refusing(*_: Any, **__: Any) -> None:
         raise UserError("the template refuses it")
 
     async def test() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from envs.agents import remote_agent
 from envs.agents.agent import Agent
 from envs.agents.agent_runner import MAIN
 from envs.agents.remote_agent import play
@@ -26,6 +27,8 @@ class Answering(BaseHTTPRequestHandler):
         server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status, text = server.answer
         self.send_response(status)
+        for name, value in getattr(server, "more", {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text)
 
@@ -93,4 +96,24 @@ def test_a_server_that_refuses_ends_the_process_with_its_status(
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match=r"did not play .*503"):
+        play({"id": 1}, address(server))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_names_its_address(
+    server: Any, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer, server.more = (status, b""), {"Location": "http://127.0.0.1:9/there"}
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=r"redirects to http://127.0.0.1:9/there"):
+        play({"id": 1}, address(server))
+
+
+def test_a_reply_without_end_is_not_kept(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_agent, "LONGEST", 1000)
+    server.answer = 200, b"1" * 1001
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="more than 1000 bytes"):
         play({"id": 1}, address(server))

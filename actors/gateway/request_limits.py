@@ -1,0 +1,136 @@
+"""Limits of what one request may hold, and the threads in which long requests are read.
+
+    bytes ─► values ─► characters ─► names and ids ─► rendered ─► tokens
+             └──────────────── before the request is rendered ┘
+
+A long request is read and rendered in a thread, so that the event loop answers others meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from actors.gateway.call_tree import Node
+from actors.gateway.chat_completions import AgentRequest, Refused, bad
+from actors.gateway.session import Session
+
+LONG = 1 << 15
+"""Bytes of a request from which on a thread reads it. Fewer take less than 50 ms."""
+MOST_VALUES = 2_000_000
+"""The most objects, lists and items of a request: each takes a hundred bytes once it is parsed."""
+MOST_CHARACTERS = 1 << 23
+"""The most characters of a request, whatever the context: a tokenizer takes 170 bytes for each."""
+COMPOSED = 4
+"""Characters that Unicode may compose to one, before a tokenizer counts them."""
+LONGEST_NAME = 512
+"""The most characters of a name or an id. A chat template may leave them out, so the length of the
+context does not limit them."""
+MOST_STOPS, LONGEST_STOP = 64, 1024
+RENDERED = ("messages", "input", "instructions", "system", "tools")
+"""Fields of the dialects that become text for the policy."""
+THREADS = 2
+
+
+def check_values(raw: bytes) -> None:
+    """Refuses a body whose parsed values would take much more memory than its text."""
+    if len(raw) > MOST_VALUES and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MOST_VALUES:
+        raise Refused(413, "request_too_large", f"a request has at most {MOST_VALUES:,} values")
+
+
+def most_characters(tokenizer: Any, context_length: int) -> int:
+    """Returns how many characters a text has at most that fits a context.
+
+    No token stands for more characters than the longest one of the vocabulary has, which is a run
+    of spaces with most tokenizers. A byte-level vocabulary writes a character as one or several.
+    """
+    return min(MOST_CHARACTERS, context_length * _longest_token(tokenizer) * COMPOSED)
+
+
+@cache
+def _longest_token(tokenizer: Any) -> int:
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else ()
+    return max(map(len, vocabulary), default=32)
+
+
+def characters(value: Any) -> int:
+    """Counts the characters of all texts in a JSON value."""
+    return sum(map(len, _texts(value)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+def check_names(request: AgentRequest) -> None:
+    """Refuses names, ids and stop texts that are too long."""
+    for tool in request.tools:
+        _check_name("tools: a name", tool["function"]["name"])
+    for n, message in enumerate(request.messages):
+        for name in ("name", "tool_call_id"):
+            _check_name(f"messages[{n}]: {name}", message.get(name))
+        for call in message.get("tool_calls", ()):
+            _check_name(f"messages[{n}]: the id of a call", call["id"])
+            _check_name(f"messages[{n}]: the name of a tool", call["function"]["name"])
+    if len(request.stop) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in request.stop):
+        raise bad(f"stop: at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters each")
+
+
+def _check_name(what: str, name: Any) -> None:
+    if isinstance(name, str) and len(name) > LONGEST_NAME:
+        raise bad(f"{what} has {len(name):,} characters; it may have {LONGEST_NAME}")
+
+
+class RequestReader:
+    """Reads requests of all attempts: short ones at once, long ones in threads."""
+
+    def __init__(self) -> None:
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
+
+    async def read(
+        self,
+        session: Session,
+        raw: bytes,
+        body: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], AgentRequest],
+    ) -> tuple[AgentRequest, Node | None]:
+        """Returns a request, and its rendered node if it is long. Raises Refused."""
+        if len(raw) < LONG:
+            request = read(body)
+            check_names(request)
+            return request, None
+        async with session.reading_long:  # an attempt uses one thread, whatever it sends
+            loop, given = asyncio.get_running_loop(), (session, body, read)
+            request, node, seconds = await loop.run_in_executor(self.threads, _read_long, *given)
+            session.metrics.render_s += seconds
+            return request, node
+
+    def close(self) -> None:
+        """Waits for no thread."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_long(
+    session: Session,
+    body: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], AgentRequest],
+) -> tuple[AgentRequest, Node, float]:
+    """Reads and renders a request in a thread. Returns the seconds that it took, too."""
+    began = time.monotonic()
+    if session.context_length is not None:
+        most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)
+        if (count := characters([body.get(name) for name in RENDERED])) > most:
+            raise session.too_long(f"messages and tools have {count} characters, not {most}")
+    request = read(body)
+    check_names(request)
+    return request, session.place(request), time.monotonic() - began

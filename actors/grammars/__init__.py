@@ -1,0 +1,1 @@
+"""Finds out whether an engine can follow a grammar, before the engine gets it."""
