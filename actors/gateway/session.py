@@ -1,7 +1,7 @@
 """One attempt of an agent: its secret key, its calls and its result.
 
 request ─► repeats an earlier request? ── yes ─► the earlier request's answer
-                   │ no
+                   │ no  (actors.gateway.open_requests)
                    ▼
            the tree: tokens to read ─► on the tape of an earlier attempt? ── yes ─► its reply
                                                        │ no
@@ -18,6 +18,7 @@ from typing import Any
 
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
+from actors.gateway.open_requests import Gone, OpenRequest, OpenRequests
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.passed_calls import Message, PassedCalls
 from actors.gateway.recorded_call import RecordedCall, RetryPlayer, TapePlayer, hash_of_request
@@ -72,32 +73,37 @@ class Session:
     def __post_init__(self) -> None:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
         self.tree, self.passed = CallTree(self.reader.chat), PassedCalls(self.began)
-        self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
-        """The latest call for each request body's hash, and the task that answers the call."""
+        self._requests = OpenRequests()
 
     def sampling(
-        self, request: AgentRequest, body_hash: str, dialect: str, *, again: bool
+        self,
+        request: AgentRequest,
+        body_hash: str,
+        dialect: str,
+        *,
+        again: bool,
+        gone: Gone = lambda: False,
     ) -> asyncio.Task[Answer]:
-        """Returns the asyncio task that answers a request. An equal request gets the same task
-        until the agent has received the answer.
+        """Returns the asyncio task that answers a request. The repetition of a request gets the
+        same task; an equal request that is none gets a task of its own.
 
-        `again`: the client says that it repeats a request. Then the task is always the same.
-        The task continues if the agent disconnects. This method and the task may raise Refused.
+        `again`: the client says that it repeats a request. `gone`: whether the client has
+        disconnected. The task continues if the agent disconnects. This method and the task may
+        raise Refused.
         """
-        if known := self._newest.get(body_hash):
-            node, sampling = known
-            if again or not sampling.done() or not node.seen:
-                return sampling
-        node, answering = self._begin(request, dialect)
-        sampling = asyncio.create_task(_until_over(answering))
-        sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._newest[body_hash] = node, sampling
-        return sampling
+        open_ = self._requests.repeated(body_hash, again=again)
+        if open_ is None:
+            node, answering = self._begin(request, dialect)
+            sampling = asyncio.create_task(_until_over(answering))
+            sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
+            open_ = OpenRequest(node, sampling)
+            self._requests.add(body_hash, open_)
+        open_.clients.append(gone)
+        return open_.answering
 
-    def received(self, body_hash: str) -> None:
-        """Notes that the agent got the answer to a request."""
-        if body_hash in self._newest:
-            self._newest[body_hash][0].seen = True
+    def received(self, sampling: asyncio.Task[Answer]) -> None:
+        """Notes that the agent got the answer of a task."""
+        self._requests.received(sampling)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Ends the attempt with a result from the agent. Raises Refused if it has ended already."""
@@ -112,8 +118,7 @@ class Session:
 
     def close(self) -> None:
         self.end()
-        for _, sampling in self._newest.values():
-            sampling.cancel()
+        self._requests.cancel()
 
     def repeated(self, request_hash: str) -> TapedCall | None:
         """Looks on the tape for a call to another model or an MCP server. Returns the recorded
@@ -224,6 +229,7 @@ class Session:
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
+        node.stop = reply.stop
         node.seconds = time.monotonic() - began
         if self.keep:
             await self.keep()
@@ -237,7 +243,8 @@ class Session:
 
 
 def _written(node: Node, read: int, sampled: int) -> Answer:
-    return write(node.reply, node.number, cut=node.finish != "stop", read=read, sampled=sampled)
+    cut = node.finish != "stop"
+    return write(node.reply, node.number, cut=cut, read=read, sampled=sampled, stop=node.stop)
 
 
 async def _until_over(answering: Awaitable[Answer]) -> Answer:
