@@ -97,7 +97,7 @@ def response_events(whole: Answer, body: Mapping[str, Any]) -> Iterator[str]:
 
 def _item_events(index: int, item: Item) -> Iterator[Event]:
     at = {"item_id": item["id"], "output_index": index}
-    empty = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+    empty: Item = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
     added = item | empty | {"status": "in_progress"}
     yield "response.output_item.added", {"output_index": index, "item": added}
     if item["type"] == "function_call":
@@ -112,7 +112,7 @@ def _item_events(index: int, item: Item) -> Iterator[Event]:
 
 def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
     kind, text = f"response.{part['type']}", part["text"]
-    more = {"logprobs": []} if part["type"] == "output_text" else {}
+    more: Item = {"logprobs": []} if part["type"] == "output_text" else {}
     yield "response.content_part.added", at | {"part": part | {"text": ""}}
     if text:
         yield f"{kind}.delta", at | {"delta": text} | more

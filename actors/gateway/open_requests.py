@@ -56,7 +56,9 @@ class OpenRequests:
         left = next((each for each in unanswered if not each.waiting()), None)
         if left or not again:
             return left
-        return min(unanswered, key=OpenRequest.waiting) if unanswered else (known or [None])[-1]
+        if unanswered:
+            return min(unanswered, key=OpenRequest.waiting)
+        return known[-1] if known else None
 
     def add(self, body_hash: str, request: OpenRequest) -> None:
         before = self._of.get(body_hash, ())
