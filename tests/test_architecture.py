@@ -44,6 +44,8 @@ NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
     "actors/agents/test_any_tree_of_calls.py",
     "actors/agents/test_replayed_sessions.py",
+    "actors/gateway/test_any_stop_text.py",
+    "actors/gateway/test_any_streamed_answer.py",
     "actors/gateway/test_real_clients.py",
     "actors/grammars/test_real_engine.py",
     "actors/test_explored_groups.py",

@@ -40,6 +40,7 @@ class Node:
     sample: Sample | None = None
     reply: AgentMessage = field(default_factory=dict)  # empty until it is sampled
     finish: str = ""
+    stop: str = ""  # the stop text that ended the reply
     untrained: bool = False  # a grammar shaped the reply, or the agent asked for this
     seen: bool = False  # the agent received the reply
     taped: bool = False  # the reply comes from an earlier attempt
@@ -173,6 +174,7 @@ class CallTree:
                 messages=node.messages,
                 reply=node.reply,
                 finish=node.finish,
+                stop=node.stop,
                 tools=node.kind[1],
                 began=node.began,
                 seconds=node.seconds,

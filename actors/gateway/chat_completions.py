@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,11 +181,14 @@ Answer = dict[str, Any]
 """A chat completion, as `write` makes it."""
 
 
-def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
+def write(
+    message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int, stop: str = ""
+) -> Answer:
     """Makes an answer from a reply. `number`: the call's place in the attempt. `read`, `sampled`:
-    how many tokens the policy read and sampled."""
+    how many tokens the policy read and sampled. `stop`: the stop text that ended the reply."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    choice |= {"stop_reason": stop} if stop else {}  # vLLM's name for it
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
     return {
         "id": f"chatcmpl-{number}",
@@ -197,23 +200,36 @@ def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: 
     }
 
 
-async def events(whole: Answer, body: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Yields an answer as server-sent events."""
+def events(whole: Answer, body: Mapping[str, Any]) -> Iterator[str]:
+    """Yields an answer as server-sent events. Each text and each call is sent in one piece."""
     head = whole | {"object": "chat.completion.chunk"}
     usage, (choice,) = head.pop("usage"), head.pop("choices")
-    message = choice["message"]
+    options = body.get("stream_options")
+    counted = isinstance(options, dict) and bool(options.get("include_usage"))
+    head |= {"usage": None} if counted else {}
+    message, ending = choice["message"], dict(choice)
+    del ending["message"]
     calls = [call | {"index": n} for n, call in enumerate(message.get("tool_calls") or ())]
     shown = [
         {name: message[name]} for name in ("reasoning_content", "content") if message.get(name)
     ]
-    deltas = [{"role": "assistant", "content": ""}, *shown]
+    deltas = [{"role": "assistant", "content": None if message["content"] is None else ""}, *shown]
     deltas += [{"tool_calls": [call]} for call in calls]
-    for delta, finish in [*((delta, None) for delta in deltas), ({}, choice["finish_reason"])]:
-        part = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        yield f"data: {json.dumps(head | {'choices': [part]})}\n\n"
-    if (body.get("stream_options") or {}).get("include_usage"):
-        yield f"data: {json.dumps(head | {'choices': [], 'usage': usage})}\n\n"
+    begun = {"index": 0, "finish_reason": None, "logprobs": None}
+    for part in [*(begun | {"delta": delta} for delta in deltas), ending | {"delta": {}}]:
+        yield _chunk(head | {"choices": [part]})
+    if counted:
+        yield _chunk(head | {"choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
+
+
+def broken(refused: Refused) -> str:
+    """Writes the event that ends a stream without an answer."""
+    return _chunk(error(refused))
+
+
+def _chunk(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
 
 
 def error(refused: Refused) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""Speaks the agents' dialects. vLLM's code translates /v1/responses and /v1/messages to chat
-completions and back. This module adds the envelope and the events of /v1/responses.
+"""Speaks the agents' dialects. vLLM's code translates the requests of /v1/responses and
+/v1/messages to those of chat completions.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.gateway import chat_completions, fields
+from actors.gateway import chat_completions, dialect_answers, fields
 from actors.gateway.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
@@ -17,12 +17,14 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """Translates one API to chat completions and back. `events`: writes an answer as a stream."""
+    """Translates one API to chat completions and back. `events`: writes an answer as a stream.
+    `broken`: writes the event that ends a stream without an answer."""
 
     name: str
     read: Callable[[Body], Body]
     write: Callable[[dict[str, Any], Body], dict[str, Any]]
-    events: Callable[[dict[str, Any], Body], AsyncIterator[str]]
+    events: Callable[[dict[str, Any], Body], Iterator[str]]
+    broken: Callable[[Refused], str]
     error: Callable[[Refused], dict[str, Any]] = chat_completions.error
 
 
@@ -93,66 +95,6 @@ def _read_responses(body: Body) -> Body:
     } | _extras(body)
 
 
-def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
-    from vllm.entrypoints.generate.base.protocol import FunctionCall
-    from vllm.entrypoints.openai.responses.utils import build_response_output_items
-
-    (choice,), usage = whole["choices"], whole["usage"]
-    message = choice["message"]
-    calls = [
-        FunctionCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
-    ]
-    items = build_response_output_items(
-        message.get("reasoning_content"), message["content"], calls or None
-    )
-    cut = choice["finish_reason"] == "length"
-    return {
-        "id": f"resp_{whole['id']}",
-        "object": "response",
-        "created_at": whole["created"],
-        "model": whole["model"],
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "error": None,
-        "output": [item.model_dump(mode="json") for item in items],
-        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
-        "tool_choice": body.get("tool_choice") or "auto",
-        "tools": body.get("tools") or [],
-        "usage": {
-            "input_tokens": usage["prompt_tokens"],
-            "output_tokens": usage["completion_tokens"],
-            "total_tokens": usage["total_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens_details": {"reasoning_tokens": 0},
-        },
-    }
-
-
-async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    """Yields the events of a streamed response. Each text is sent whole, in one event."""
-    response, sent = _write_responses(whole, body), 0
-
-    def event(kind: str, **more: Any) -> str:
-        nonlocal sent
-        sent += 1
-        data = {"type": kind, "sequence_number": sent - 1} | more
-        return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
-
-    yield event("response.created", response=response | {"status": "in_progress", "output": []})
-    for n, item in enumerate(response["output"]):
-        at = {"output_index": n, "item_id": item["id"]}
-        yield event("response.output_item.added", output_index=n, item=item)
-        if item["type"] == "message":
-            text = item["content"][0]["text"]
-            yield event(
-                "response.output_text.delta", **at, content_index=0, delta=text, logprobs=[]
-            )
-        elif item["type"] == "function_call":
-            yield event("response.function_call_arguments.delta", **at, delta=item["arguments"])
-        yield event("response.output_item.done", output_index=n, item=item)
-    yield event(f"response.{response['status']}", response=response)
-
-
 def _read_messages(body: Body) -> Body:
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
@@ -188,36 +130,33 @@ def _check_results(messages: Sequence[Any]) -> None:
                 )
 
 
-def _write_messages(whole: dict[str, Any], body: Body) -> dict[str, Any]:
-    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
-
-    answer = ChatCompletionResponse.model_validate(whole)
-    translator: Any = AnthropicServingMessages.messages_full_converter
-    return dict(translator(None, answer).model_dump(mode="json", exclude_none=True))
-
-
-def _messages_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-
-    chunks = chat_completions.events(whole, {"stream_options": {"include_usage": True}})
-    translator: Any = AnthropicServingMessages.message_stream_converter
-    return translator(None, chunks)  # type: ignore[no-any-return]
-
-
-def _messages_error(refused: Refused) -> dict[str, Any]:
-    kind = "authentication_error" if refused.status == 401 else refused.code
-    return {"type": "error", "error": {"type": kind, "message": str(refused)}}
-
-
 def _plain(value: Any) -> Any:
     """Returns a translator's value with lists in place of iterators."""
     return json.loads(json.dumps(value, default=list))
 
 
-CHAT = Dialect("chat", lambda body: body, lambda whole, body: whole, chat_completions.events)
-RESPONSES = Dialect("responses", _read_responses, _write_responses, _responses_events)
-MESSAGES = Dialect("messages", _read_messages, _write_messages, _messages_events, _messages_error)
+CHAT = Dialect(
+    "chat",
+    lambda body: body,
+    lambda whole, body: whole,
+    chat_completions.events,
+    chat_completions.broken,
+)
+RESPONSES = Dialect(
+    "responses",
+    _read_responses,
+    dialect_answers.write_response,
+    dialect_answers.response_events,
+    dialect_answers.broken_response,
+)
+MESSAGES = Dialect(
+    "messages",
+    _read_messages,
+    dialect_answers.write_message,
+    dialect_answers.message_events,
+    dialect_answers.broken_message,
+    dialect_answers.message_error,
+)
 DIALECTS = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,

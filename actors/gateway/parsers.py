@@ -38,12 +38,14 @@ CANDIDATES = (
 @dataclass(frozen=True)
 class Reply:
     """A reply as an agent reads it. `calls`: the `tool_calls` of the message. `broken`: a part of
-    the reply could not be parsed and stays in `text`."""
+    the reply could not be parsed and stays in `text`. `stop`: the stop text that ended it, which
+    is not part of it."""
 
     text: str
     reasoning: str = ""
     calls: tuple[dict[str, Any], ...] = ()
     broken: bool = False
+    stop: str = ""
 
     def message(self) -> AgentMessage:
         content = None if self.calls and not self.text else self.text
@@ -83,19 +85,24 @@ class ReplyReader:
         shaped: bool = False,
     ) -> Reply:
         """Reads sampled tokens. Keeps a reply with a malformed tool call as plain text.
+
+        Leaves out the stop text that is complete first, and what follows it in the last token. The
+        text before it stays as it is; another reply loses the white space around its text.
         `arguments`: of the chat template, as JSON; some parsers need to know whether it reasons.
-        `shaped`: whether a grammar shaped the reply, which then has no reasoning."""
+        `shaped`: whether a grammar shaped the reply, which then has no reasoning.
+        """
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
         kind = self._of_calls if shaped else self._kind
         plain = kind is None or not (tools or (self.reasoning_parser and not shaped))
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=plain)).strip()
-        for end in stop:
-            text = text.removesuffix(end.strip())
+        text, end = before_stop(self._decoded(ids, skip_special_tokens=plain), stop)
+        tidy = str if end else str.strip
+        text = tidy(text)
         if plain:
-            return Reply(text)
+            return Reply(text, stop=end)
         request = _request(tools, choice)
+        ids = [*self.chat.chat.encode(text)] if end else ids
         try:
             more = {"chat_template_kwargs": json.loads(arguments)} if arguments != "{}" else {}
             parser = kind(self.tokenizer, request.tools, **more)
@@ -104,16 +111,30 @@ class ReplyReader:
             )
         except Exception as error:  # a parser may raise anything
             log.debug("a reply could not be parsed: %r", error)
-            return Reply(text, broken=True)
-        if not all(isinstance(plain_arguments(call.arguments), dict) for call in calls or ()):
-            return Reply(text, broken=True)
+            return Reply(text, broken=True, stop=end)
+        if not all(_readable(call) for call in calls or ()):
+            return Reply(text, broken=True, stop=end)
         # Mistral's template takes ids of 9 characters only.
         made = tuple(
             tool_call(call.name, call.arguments, uuid.uuid4().hex[:9]) for call in calls or ()
         )
-        content = (content or "").strip()
+        content = tidy(content or "")
         broken = bool(tools and not made and self._mark) and self._mark in content
-        return Reply(content, (reasoning or "").strip(), made, broken)
+        return Reply(content, (reasoning or "").strip(), made, broken, end)
+
+    def _decoded(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Decodes the tokens of a reply as the engine does, after other text: at the beginning of a
+        text, a tokenizer may leave out a space."""
+        before, both = (
+            str(self.tokenizer.decode(each, skip_special_tokens=skip_special_tokens))
+            for each in (self._earlier, [*self._earlier, *ids])
+        )
+        return both.removeprefix(before)
+
+    @cached_property
+    def _earlier(self) -> tuple[int, ...]:
+        """The tokens of any text."""
+        return self.chat.chat.encode("a")
 
     def constraint(
         self, tools: Sequence[Tool], choice: Any, *, parallel: bool = True
@@ -279,6 +300,25 @@ def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
     if settings.tool_parser != "none":
         add_tools(chat)
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)
+
+
+def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str]:
+    """Returns the text before the stop text that is complete first, and this stop text. Of several
+    that end at the same character, the longest counts. Returns (text, "") if there is none."""
+    found = [(at + len(each), at, each) for each in stop if each and (at := text.find(each)) >= 0]
+    _, start, end = min(found, default=(0, len(text), ""))
+    return text[:start], end
+
+
+def _readable(call: Any) -> bool:
+    """Whether every client can read a tool call: its arguments are a JSON object without NaN,
+    infinite numbers and halves of surrogate pairs."""
+    arguments = plain_arguments(call.arguments)
+    try:
+        json.dumps([call.name, arguments], ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return isinstance(arguments, dict)
 
 
 def _request(tools: Sequence[Tool], choice: Any, parallel: bool = True) -> Any:

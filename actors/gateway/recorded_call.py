@@ -39,7 +39,7 @@ class RecordedCall:
     def answer(self, node: Node) -> None:
         """Copies the recorded reply into `node`, with the reply's tokens if they were kept."""
         node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
-        node.finish = self.call.finish
+        node.finish, node.stop = self.call.finish, self.call.stop
         if self.sample is not None:  # otherwise, the call after the reply opens a conversation
             node.given, node.sample = self.given, self.sample
 

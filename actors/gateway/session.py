@@ -1,7 +1,7 @@
 """One attempt of an agent: its secret key, its calls and its result.
 
 request ─► repeats an earlier request? ── yes ─► the earlier request's answer
-                   │ no
+                   │ no  (actors.gateway.open_requests)
                    ▼
            the tree: tokens to read ─► on the tape of an earlier attempt? ── yes ─► its reply
                                                        │ no
@@ -21,6 +21,7 @@ from typing import Any
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.grammars import grammar_of
+from actors.gateway.open_requests import Gone, OpenRequest, OpenRequests
 from actors.gateway.parsers import Reply, ReplyReader
 from actors.gateway.passed_calls import Message, PassedCalls
 from actors.gateway.recorded_call import RecordedCall, RetryPlayer, TapePlayer, hash_of_request
@@ -87,8 +88,7 @@ class Session:
         self.open_requests = self.held = 0
         """How many requests are read or not answered yet, and their bytes."""
         self.refused_grammars = 0
-        self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
-        """The latest call for each request body's hash, and the task that answers the call."""
+        self._requests = OpenRequests()
 
     def sampling(
         self,
@@ -98,28 +98,28 @@ class Session:
         *,
         again: bool,
         ready: Node | None = None,
+        gone: Gone = lambda: False,
     ) -> asyncio.Task[Answer]:
-        """Returns the asyncio task that answers a request. An equal request gets the same task
-        until the agent has received the answer.
+        """Returns the asyncio task that answers a request. The repetition of a request gets the
+        same task; an equal request that is none gets a task of its own.
 
-        `again`: the client says that it repeats a request. Then the task is always the same.
-        `ready`: the request's node, if it is rendered already. The task continues if the agent
-        disconnects. This method and the task may raise Refused.
+        `again`: the client says that it repeats a request. `ready`: the request's node, if it is
+        rendered already. `gone`: whether the client has disconnected. The task continues if the
+        agent disconnects. This method and the task may raise Refused.
         """
-        if known := self._newest.get(body_hash):
-            node, sampling = known
-            if again or not sampling.done() or not node.seen:
-                return sampling
-        node, answering = self._begin(request, dialect, ready)
-        sampling = asyncio.create_task(_until_over(answering))
-        sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._newest[body_hash] = node, sampling
-        return sampling
+        open_ = self._requests.repeated(body_hash, again=again)
+        if open_ is None:
+            node, answering = self._begin(request, dialect, ready)
+            sampling = asyncio.create_task(_until_over(answering))
+            sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
+            open_ = OpenRequest(node, sampling)
+            self._requests.add(body_hash, open_)
+        open_.clients.append(gone)
+        return open_.answering
 
-    def received(self, body_hash: str) -> None:
-        """Notes that the agent got the answer to a request."""
-        if body_hash in self._newest:
-            self._newest[body_hash][0].seen = True
+    def received(self, sampling: asyncio.Task[Answer]) -> None:
+        """Notes that the agent got the answer of a task."""
+        self._requests.received(sampling)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Ends the attempt with a result from the agent. Raises Refused if it has ended already."""
@@ -134,8 +134,7 @@ class Session:
 
     def close(self) -> None:
         self.end()
-        for _, sampling in self._newest.values():
-            sampling.cancel()
+        self._requests.cancel()
 
     def repeated(self, request_hash: str) -> TapedCall | None:
         """Looks on the tape for a call to another model or an MCP server. Returns the recorded
@@ -275,6 +274,7 @@ class Session:
         sample, reply = self._read(sample, request, node, params)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
+        node.stop = reply.stop
         node.seconds = time.monotonic() - began
         if self.keep:
             await self.keep()
@@ -333,7 +333,8 @@ class Session:
 
 
 def _written(node: Node, read: int, sampled: int) -> Answer:
-    return write(node.reply, node.number, cut=node.finish != "stop", read=read, sampled=sampled)
+    cut = node.finish != "stop"
+    return write(node.reply, node.number, cut=cut, read=read, sampled=sampled, stop=node.stop)
 
 
 async def _until_over(answering: Awaitable[Answer]) -> Answer:

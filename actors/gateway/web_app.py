@@ -124,17 +124,23 @@ class WebApp:
         asked, ready = await self.reader.read(session, raw, body, partial(request_of, dialect))
         self._note(session, dialect, body, asked)
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
-        again = request.headers.get("x-stainless-retry-count", "0") != "0"
-        sampling = session.sampling(asked, body_hash, dialect.name, again=again, ready=ready)
+        sampling = session.sampling(
+            asked,
+            body_hash,
+            dialect.name,
+            again=_repeats(request),
+            gone=partial(_gone, request),
+            ready=ready,
+        )
         if body.get("stream"):
             await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
             if not sampling.done() or not sampling.exception():
-                events = self._events(session, sampling, body_hash, dialect, body)
+                events = self._events(session, sampling, dialect, body)
                 return StreamingResponse(events, media_type="text/event-stream")
         answer = await asyncio.shield(sampling)
         written = JSONResponse(dialect.write(answer | _model(body), body))
         if not _gone(request):
-            session.received(body_hash)
+            session.received(sampling)
         return written
 
     def _note(
@@ -152,7 +158,6 @@ class WebApp:
         self,
         session: Session,
         sampling: asyncio.Task[Answer],
-        body_hash: str,
         dialect: Dialect,
         body: dict[str, Any],
     ) -> AsyncIterator[str]:
@@ -163,12 +168,12 @@ class WebApp:
         try:
             answer = sampling.result()
         except Refused as refused:
-            yield f"data: {json.dumps(dialect.error(refused))}\n\n"
+            yield dialect.broken(refused)
             return
-        *most, last = [event async for event in dialect.events(answer | _model(body), body)]
+        *most, last = dialect.events(answer | _model(body), body)
         for event in most:
             yield event
-        session.received(body_hash)  # before the last event, after which the agent may ask again
+        session.received(sampling)  # before the last event, after which the agent may ask again
         yield last
 
     async def _models(self, request: Request) -> Response:
@@ -222,6 +227,12 @@ class WebApp:
         if session is None:
             raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
         return session
+
+
+def _repeats(request: Request) -> bool:
+    """Whether the client says that it repeats a request, as OpenAI's and Anthropic's clients do."""
+    count = request.headers.get("x-stainless-retry-count", "")
+    return count.isdecimal() and int(count[:9]) > 0
 
 
 def _gone(request: Request) -> bool:

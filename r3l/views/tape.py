@@ -31,7 +31,7 @@ class TapedCall(Record):
     `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`:
     the reply's length. `conversation`: the number of the conversation with the reply, -1 if not
     recorded. `read`: how many tokens precede the reply in its conversation. `trained`: whether the
-    reply is trained.
+    reply is trained. `stop`: the stop text that ended the reply.
 
     `model`: "" for the policy. Calls to other models and MCP servers are at the end of the tape.
     Their `messages` and `reply` have the bodies of the request and the answer, cut if long. Their
@@ -52,6 +52,7 @@ class TapedCall(Record):
     conversation: int = -1
     trained: bool = True
     model: str = ""
+    stop: str = ""
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:

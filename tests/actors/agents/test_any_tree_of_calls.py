@@ -113,12 +113,13 @@ class Player:
             shaped = {"type": "object"} if move.shaped else None
             asked = AgentRequest(tuple(messages), json_schema=shaped, trained=move.trained)
             try:
-                answer = await session.sampling(asked, str(number), "chat", again=False)
+                sampling = session.sampling(asked, str(number), "chat", again=False)
+                answer = await sampling
             except Refused:
                 break
             if not move.seen:  # it ended before the agent got it
                 continue
-            session.received(str(number))
+            session.received(sampling)
             node = session.tree.nodes[-1]
             if move.trained and not move.shaped and node.sample and not node.taped:
                 self.trainable.append(node.sample.token_ids)

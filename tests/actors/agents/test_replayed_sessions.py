@@ -78,8 +78,9 @@ async def worked(session: Session, world: World) -> list[dict[str, Any]]:
     for number, new in enumerate(world):
         messages += new
         asked = AgentRequest(tuple(messages))
-        answer = await session.sampling(asked, str(number), "chat", again=False)
-        session.received(str(number))
+        sampling = session.sampling(asked, str(number), "chat", again=False)
+        answer = await sampling
+        session.received(sampling)
         messages.append(answer["choices"][0]["message"])
     return messages
 
@@ -148,8 +149,9 @@ async def interleaved(session: Session, worlds: list[World], order: list[int]) -
         mine = messages[which]
         mine += worlds[which][made[which]]
         made[which] += 1
-        answer = await session.sampling(AgentRequest(tuple(mine)), str(number), "chat", again=False)
-        session.received(str(number))
+        sampling = session.sampling(AgentRequest(tuple(mine)), str(number), "chat", again=False)
+        answer = await sampling
+        session.received(sampling)
         mine.append(answer["choices"][0]["message"])
 
 
@@ -263,8 +265,9 @@ async def walked_in(
     turns = ["door 0"]
     for number in range(3):
         asked = request_of(dialect, body(turns))
-        whole = await session.sampling(asked, str(number), dialect.name, again=False)
-        session.received(str(number))
+        sampling = session.sampling(asked, str(number), dialect.name, again=False)
+        whole = await sampling
+        session.received(sampling)
         assert ADVICE not in json.dumps(dialect.write(whole | {"model": "any"}, {}))
         turns += [whole["choices"][0]["message"]["content"], f"door {number + 1}"]
     return session
@@ -321,8 +324,9 @@ async def planned(session: Session, doors: int = 3) -> list[str]:
     async def asked(talk: list[dict[str, Any]], text: str, **more: Any) -> None:
         talk.append({"role": "user", "content": text})
         asked, number = AgentRequest(tuple(talk), **more), str(len(session.tree.nodes))
-        answer = await session.sampling(asked, number, "chat", again=False)
-        session.received(number)
+        sampling = session.sampling(asked, number, "chat", again=False)
+        answer = await sampling
+        session.received(sampling)
         talk.append(answer["choices"][0]["message"])
         told.append(f"{talk[-1]['content']} {answer['choices'][0]['finish_reason']}")
 
@@ -388,8 +392,9 @@ def test_parallel_conversations_are_replayed_in_any_order() -> None:
             messages = talks.setdefault(who, [])
             messages.append({"role": "user", "content": f"{who} {len(messages)}"})
             asked = AgentRequest(tuple(messages))
-            whole = await session.sampling(asked, str(number), "chat", again=False)
-            session.received(str(number))
+            sampling = session.sampling(asked, str(number), "chat", again=False)
+            whole = await sampling
+            session.received(sampling)
             messages.append(whole["choices"][0]["message"])
         return session
 
@@ -404,5 +409,48 @@ def test_parallel_conversations_are_replayed_in_any_order() -> None:
         assert retry.actions == ("left", "right", "right") and session.metrics.agent["taped"] == 3
         with pytest.raises(Refused, match="differs from the recorded one"):
             await called("bbc", retry_player(base, 1))
+
+    asyncio.run(test())
+
+
+def test_equal_requests_are_replayed_one_by_one_and_their_repetitions_are_not() -> None:
+    said = iter(f"guess {n}" for n in range(99))
+    asked = AgentRequest(({"role": "user", "content": "Your guess?"},))
+
+    async def guessed(tape: TapePlayer | None = None, *, repeat: bool = False) -> Session:
+        """Asks five times at once, then what the guesses come to."""
+        policy = ScriptedPolicy(lambda text: next(said))
+        session = session_of(policy, tape=tape, guidance=ADVICE * bool(tape))
+        tasks = [
+            session.sampling(asked, "q", "chat", again=False, gone=lambda: repeat) for _ in range(1)
+        ]
+        again = [session.sampling(asked, "q", "chat", again=True)] if repeat else []
+        tasks += [session.sampling(asked, "q", "chat", again=False) for _ in range(4)]
+        assert again in ([], tasks[:1])
+        guesses = [(await task)["choices"][0]["message"]["content"] for task in tasks]
+        for task in tasks:
+            session.received(task)
+        last = AgentRequest(({"role": "user", "content": f"Of {guesses}?"},))
+        sampling = session.sampling(last, "l", "chat", again=False)
+        await sampling
+        session.received(sampling)
+        return session
+
+    async def test() -> None:
+        first = await guessed()
+        base = record_of(first, train="all")
+        pivot = base.actions[0]
+        for repeat in (False, True):
+            session = await guessed(retry_player(base, 0), repeat=repeat)
+            replies = [node.reply["content"] for node in session.tree.nodes]
+            known = [node.reply["content"] for node in first.tree.nodes]
+            at = known.index(pivot)
+            assert len(replies) == 6 and replies[:at] == known[:at]
+            assert session.metrics.agent["taped"] == at
+        for repeat in (False, True):
+            session = await guessed(continuing_player(base), repeat=repeat)
+            assert [node.reply for node in session.tree.nodes] == [
+                node.reply for node in first.tree.nodes
+            ]
 
     asyncio.run(test())

@@ -1,8 +1,6 @@
 """Chat completions are read and written as OpenAI's clients expect."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,13 +20,6 @@ from r3l.rollout.agent_chat import tool_call
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 REPLY = Reply("so", "hm", (tool_call("add", '{"a": 1}', "c1"),))
 WHOLE = write(REPLY.message(), 3, cut=False, read=7, sampled=5)
-
-
-def listed(chunks: AsyncIterator[str]) -> list[str]:
-    async def run() -> list[str]:
-        return [chunk async for chunk in chunks]
-
-    return asyncio.run(run())
 
 
 def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
@@ -144,7 +135,7 @@ def test_an_answer_is_written_whole_and_as_a_stream_with_the_same_content() -> N
     whole = WHOLE
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-    *chunks, done = listed(events(whole, {"stream_options": {"include_usage": True}}))
+    *chunks, done = list(events(whole, {"stream_options": {"include_usage": True}}))
     assert done == "data: [DONE]\n\n"
     read_back = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
     deltas = [chunk["choices"][0]["delta"] for chunk in read_back if chunk["choices"]]

@@ -7,7 +7,7 @@ import pytest
 
 from actors.gateway.chat_completions import UNTRAINED, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
-from tests.actors.gateway.test_chat_completions import WHOLE, listed
+from tests.actors.gateway.test_chat_completions import WHOLE
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -49,7 +49,7 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
         "function_call",
     ]
     assert response["status"] == "completed" and response["usage"]["total_tokens"] == 12
-    stream = kinds(listed(RESPONSES.events(WHOLE, {})))
+    stream = kinds(list(RESPONSES.events(WHOLE, {})))
     assert stream[0] == "response.created" and stream[-1] == "response.completed"
     assert stream.count("response.output_item.done") == 3
 
@@ -157,7 +157,7 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
     message = MESSAGES.write(WHOLE, body)
     assert [block["type"] for block in message["content"]][-2:] == ["text", "tool_use"]
     assert message["stop_reason"] == "tool_use"
-    stream = kinds(listed(MESSAGES.events(WHOLE, body)))
+    stream = kinds(list(MESSAGES.events(WHOLE, body)))
     assert stream[0] == "message_start" and stream[-1] == "message_stop"
     shaped = body | {"output_config": {"format": {"type": "json_schema", "schema": SHAPE}}}
     assert request_of(MESSAGES, shaped).json_schema == SHAPE

@@ -66,6 +66,12 @@ def test_a_call_whose_arguments_are_no_object_stays_text(
     assert read(reader, text) == Reply(text, broken=True)
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e400", '"\\ud800"'])
+def test_a_call_that_not_every_client_can_read_stays_text(reader: ReplyReader, value: str) -> None:
+    text = CALL.replace("1", value)
+    assert read(reader, text) == Reply(text, broken=True)
+
+
 def test_a_reply_whose_reasoning_cannot_be_parsed_stays_text_and_is_marked(
     reader: ReplyReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +85,7 @@ def test_a_reply_whose_reasoning_cannot_be_parsed_stays_text_and_is_marked(
 
 
 def test_a_text_that_ended_the_reply_is_left_out(reader: ReplyReader) -> None:
-    assert read(reader, "one END", stop=("END",)).text.strip() == "one"
+    assert read(reader, "one END", stop=("END",)) == Reply("one ", stop="END")
 
 
 def test_a_required_call_constrains_sampling(reader: ReplyReader) -> None:

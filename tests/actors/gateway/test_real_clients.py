@@ -61,7 +61,8 @@ class Calculator(ScriptedPolicy):
 
 def answer(prompt: str, params: SampleParams, number: int) -> str:
     """What the policy says; the number of the call makes every answer different."""
-    if params.json_schema is not None:
+    shaped = params.structural_tag is not None and "<tool_response>" in prompt
+    if params.json_schema is not None or shaped:  # a tag: a call or the shape
         return json.dumps({"a": number})
     if "<tool_response>" in prompt or '"multiply"' not in prompt + "x":
         if "transfer_to_poet" in prompt and "You are a poet" not in prompt:
@@ -124,6 +125,14 @@ def played(name: str, options: dict[str, Any]) -> tuple[Trajectory, Calculator, 
         (CLIENTS / "impatient_anthropic.py", 1, 0),
         (CLIENTS / "smol.py", None, None),
         (CLIENTS / "pydantic_agent.py", 1, 0),
+        (CLIENTS / "responses_tool.py", 1, 0),
+        (CLIENTS / "pydantic_responses.py", 1, 0),
+        (CLIENTS / "langgraph_responses.py", 1, 0),
+        (CLIENTS / "majority.py", 5, 4),
+        (CLIENTS / "shape_openai.py", None, 1),
+        (CLIENTS / "shape_agents.py", None, 1),
+        (CLIENTS / "shape_pydantic.py", None, 2),
+        (CLIENTS / "shape_anthropic.py", None, 1),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )

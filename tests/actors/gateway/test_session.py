@@ -46,14 +46,30 @@ def played(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-def test_a_request_that_is_repeated_while_it_runs_is_sampled_once() -> None:
+def test_a_request_whose_client_went_is_sampled_once() -> None:
     async def test() -> None:
         policy = ScriptedPolicy(lambda text: "yes")
         session = session_of(policy)
-        one = session.sampling(ASKED, "d", "chat", again=False)
+        one = session.sampling(ASKED, "d", "chat", again=False, gone=lambda: True)
         two = session.sampling(ASKED, "d", "chat", again=False)
         assert await one is await two and len(policy.prompts) == 1
         assert policy.asked[0].max_tokens == 32 and policy.asked[0].temperature == 0.5
+
+    played(test)
+
+
+def test_equal_requests_at_once_are_samples_of_their_own() -> None:
+    async def test() -> None:
+        said = iter(["one", "two", "three"])
+        session = session_of(ScriptedPolicy(lambda text: next(said)))
+        tasks = [session.sampling(ASKED, "d", "chat", again=False) for _ in range(3)]
+        answers = [await task for task in tasks]
+        for task in tasks:
+            session.received(task)
+        texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+        assert texts == ["one", "two", "three"]
+        assert [call.trained for call in session.tree.tape()] == [True] * 3
+        assert len(session.tree.leaves()) == 3
 
     played(test)
 
@@ -62,13 +78,32 @@ def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
     async def test() -> None:
         policy = ScriptedPolicy(lambda text: "yes")
         session = session_of(policy)
-        first = await session.sampling(ASKED, "d", "chat", again=False)
+        sampling = session.sampling(ASKED, "d", "chat", again=False, gone=lambda: True)
+        first = await sampling
         assert await session.sampling(ASKED, "d", "chat", again=False) is first
-        session.received("d")
+        session.received(sampling)
         assert await session.sampling(ASKED, "d", "chat", again=True) is first
         assert await session.sampling(ASKED, "d", "chat", again=False) is not first
         assert len(policy.prompts) == 2
         assert [call.trained for call in session.tree.tape()] == [True, False]
+
+    played(test)
+
+
+def test_a_request_that_failed_is_sampled_when_it_is_made_again() -> None:
+    class Once(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            if not self.prompts:
+                self.prompts.append("")
+                raise RequestRefused("not now", cause="engine_request")
+            return await super().sample(token_ids, params)
+
+    async def test() -> None:
+        session = session_of(Once(lambda text: "yes"))
+        with pytest.raises(Refused, match="not now"):
+            await session.sampling(ASKED, "d", "chat", again=False, gone=lambda: True)
+        answer = await session.sampling(ASKED, "d", "chat", again=True)
+        assert answer["choices"][0]["message"]["content"] == "yes"
 
     played(test)
 
@@ -90,10 +125,10 @@ def test_a_reply_that_shall_not_be_trained_is_sampled_and_marked() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
         for trained in (True, False):
-            await session.sampling(
-                replace(ASKED, trained=trained), f"{trained}", "chat", again=False
-            )
-            session.received(f"{trained}")
+            asked = replace(ASKED, trained=trained)
+            sampling = session.sampling(asked, f"{trained}", "chat", again=False)
+            await sampling
+            session.received(sampling)
         assert [call.trained for call in session.tree.tape()] == [True, False]
 
     played(test)

@@ -13,7 +13,7 @@ import pytest
 
 from actors.gateway import web_app as module
 from actors.gateway.web_app import WebApp
-from r3l.errors import EngineDead, UserError
+from r3l.errors import EngineDead, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.actors.gateway.test_session import session_of
@@ -37,7 +37,7 @@ def with_server(test: Test, policy: ScriptedPolicy | None = None) -> None:
         headers = {"Authorization": f"Bearer {session.key}"}
         async with (
             WebApp({session.key: session}).served("127.0.0.1", 0) as url,
-            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
+            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=60) as client,
         ):
             await test(client, session)
 
@@ -210,7 +210,7 @@ def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
             await client.post(
                 "/v1/chat/completions", json=BODY, timeout=httpx.Timeout(60, read=0.1)
             )
-        while not all(sampling.done() for _, sampling in session._newest.values()):
+        while not session.tree.nodes[0].reply:
             await asyncio.sleep(0.01)
         for _ in range(20):  # in which the reply to who left is written
             await asyncio.sleep(0.01)
@@ -220,6 +220,79 @@ def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
         assert session.tree.nodes[0].seen
 
     with_server(test, Slow(lambda text: "yes"))
+
+
+ASKED = {
+    "/v1/chat/completions": BODY,
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": BODY | {"max_tokens": 9},
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_equal_requests_at_once_get_a_sample_each(path: str, stream: bool) -> None:
+    said = iter(f"answer {n}." for n in range(5))
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        body = ASKED[path] | {"stream": stream}
+        replies = await asyncio.gather(*(client.post(path, json=body) for _ in range(5)))
+        for n in range(5):
+            assert sum(f"answer {n}." in reply.text for reply in replies) == 1
+        assert [node.seen for node in session.tree.nodes] == [True] * 5
+
+    with_server(test, Slow(lambda text: next(said)))
+
+
+def test_of_equal_requests_those_whose_clients_left_are_answered_to_those_that_repeat() -> None:
+    said = iter(str(n) for n in range(9))
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        path, short = "/v1/chat/completions", httpx.Timeout(60, read=0.1)
+
+        async def ask(number: int) -> str:
+            try:
+                reply = await client.post(path, json=BODY, timeout=short if number % 2 else 60)
+            except httpx.ReadTimeout:
+                again = {"x-stainless-retry-count": "1"} if number == 1 else {}
+                reply = await client.post(path, json=BODY, headers=again)
+            return str(reply.json()["choices"][0]["message"]["content"])
+
+        answers = await asyncio.gather(*(ask(number) for number in range(5)))
+        assert sorted(answers) == ["0", "1", "2", "3", "4"]
+        assert len(session.policy.prompts) == 5
+        assert all(node.seen for node in session.tree.nodes)
+
+    with_server(test, Slow(lambda text: next(said)))
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/v1/chat/completions", "data: {"),
+        ("/v1/responses", "event: error\ndata: {"),
+        ("/v1/messages", "event: error\ndata: {"),
+    ],
+)
+def test_a_stream_that_fails_after_its_head_ends_with_the_error_of_its_protocol(
+    path: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
+
+    class Refusing(Slow):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            await super().sample(token_ids, params)
+            raise RequestRefused("not this", cause="engine_request")
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post(path, json=ASKED[path] | {"stream": True})
+        *comments, last, rest = reply.text.split("\n\n")
+        assert reply.status_code == 200 and set(comments) == {": sampling"} and not rest
+        assert last.startswith(shown) and "not this" in last
+        assert json.loads(last.partition("data: ")[2])["error"]["message"] == "not this"
+        assert not session.tree.nodes[0].seen
+
+    with_server(test, Refusing(lambda text: "yes"))
 
 
 def test_the_task_is_read_and_the_result_posted_once() -> None:
