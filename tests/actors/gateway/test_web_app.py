@@ -158,8 +158,9 @@ def test_a_client_that_says_it_repeats_a_request_gets_the_same_answer() -> None:
         first = await client.post(path, json=BODY)
         assert (await client.post(path, json=BODY, headers=again)).json() == first.json()
         assert len(session.policy.prompts) == 1
-        await client.post(path, json=BODY)
-        assert len(session.policy.prompts) == 2
+        for number, count in enumerate(("", "0", "-1", "no")):
+            await client.post(path, json=BODY, headers={"x-stainless-retry-count": count})
+            assert len(session.policy.prompts) == 2 + number
 
     with_server(test)
 
