@@ -220,6 +220,24 @@ def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
     with_server(test, Slow(lambda text: "yes"))
 
 
+def test_a_client_that_left_a_stream_gets_the_same_answer_when_it_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        path, body = "/v1/chat/completions", BODY | {"stream": True}
+        async with client.stream("POST", path, json=body) as reply:
+            async for line in reply.aiter_lines():
+                assert line == ": sampling"
+                break
+        reply = await client.post(path, json=body)
+        assert '"yes"' in reply.text and len(session.policy.prompts) == 1
+        assert [node.seen for node in session.tree.nodes] == [True]
+
+    with_server(test, Slow(lambda text: "yes"))
+
+
 ASKED = {
     "/v1/chat/completions": BODY,
     "/v1/responses": {"input": "hi"},
