@@ -13,7 +13,12 @@ import pytest
 from actors.gateway import session as module
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import RecordedCall, RetryPlayer, hash_of_request
+from actors.gateway.recorded_call import (
+    ContinuingPlayer,
+    RecordedCall,
+    RetryPlayer,
+    hash_of_request,
+)
 from actors.gateway.session import Session
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
@@ -104,6 +109,28 @@ def test_a_request_that_failed_is_sampled_when_it_is_made_again() -> None:
             await session.sampling(ASKED, "d", "chat", again=False, gone=lambda: True)
         answer = await session.sampling(ASKED, "d", "chat", again=True)
         assert answer["choices"][0]["message"]["content"] == "yes"
+
+    played(test)
+
+
+def test_a_reply_ends_before_its_stop_text_and_its_tokens_stay_as_they_were_sampled() -> None:
+    async def test() -> None:
+        said = "so \nEND and"  # the last token may hold more than the stop text
+        asked = replace(ASKED, stop=("END",))
+        session = session_of(ScriptedPolicy(lambda text: said))
+        answer = await session.sampling(asked, "d", "chat", again=False)
+        (node,) = session.tree.nodes
+        assert node.sample and session.policy.chat.text(node.sample.token_ids) == said
+        message = {"role": "assistant", "content": "so"}  # as a client may send it back
+        more = (*ASKED.messages, message, {"role": "user", "content": "and?"})
+        assert session.tree.next(more, ()).parent is node
+        call = session.tree.tape()[0]
+        repeated = session_of(ScriptedPolicy(lambda text: "else"))
+        repeated.tape = ContinuingPlayer([RecordedCall(call, node.given, node.sample)])
+        again = await repeated.sampling(asked, "d", "chat", again=False)
+        for each in (answer, again):
+            (choice,) = each["choices"]
+            assert choice["message"]["content"] == "so \n" and choice["stop_reason"] == "END"
 
     played(test)
 

@@ -161,8 +161,9 @@ def test_a_client_that_says_it_repeats_a_request_gets_the_same_answer() -> None:
         first = await client.post(path, json=BODY)
         assert (await client.post(path, json=BODY, headers=again)).json() == first.json()
         assert len(session.policy.prompts) == 1
-        await client.post(path, json=BODY)
-        assert len(session.policy.prompts) == 2
+        for number, count in enumerate(("", "0", "-1", "no")):
+            await client.post(path, json=BODY, headers={"x-stainless-retry-count": count})
+            assert len(session.policy.prompts) == 2 + number
 
     with_server(test)
 
@@ -218,6 +219,24 @@ def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
         reply = await client.post("/v1/chat/completions", json=BODY)
         assert reply.status_code == 200 and len(session.policy.prompts) == 1
         assert session.tree.nodes[0].seen
+
+    with_server(test, Slow(lambda text: "yes"))
+
+
+def test_a_client_that_left_a_stream_gets_the_same_answer_when_it_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        path, body = "/v1/chat/completions", BODY | {"stream": True}
+        async with client.stream("POST", path, json=body) as reply:
+            async for line in reply.aiter_lines():
+                assert line == ": sampling"
+                break
+        reply = await client.post(path, json=body)
+        assert '"yes"' in reply.text and len(session.policy.prompts) == 1
+        assert [node.seen for node in session.tree.nodes] == [True]
 
     with_server(test, Slow(lambda text: "yes"))
 
