@@ -20,20 +20,32 @@ def grammar_of(reader: ReplyReader, request: AgentRequest) -> dict[str, Any]:
     `json_schema` or `structural_tag`. If calls are possible but not forced, the reply is a call or
     has the shape. Raises UserError if the model cannot do what is asked."""
     forced = reader.constraint(request.tools, request.choice, parallel=request.parallel)
-    shape = _shape(request)
-    if forced or shape is None:
+    shape, must_call = _shape(request), request.choice not in ("auto", "none")
+    if forced or (shape is None and not must_call):
         return forced
+    if must_call:  # the parser of this model leaves it to the grammar of its calls
+        return {"structural_tag": _tag(_tight(_calls(reader, request)))}
     if not request.tools or request.choice == "none" or not reader.tool_parser:
         schema = request.json_schema
         return {"structural_tag": _tag(shape)} if schema is None else {"json_schema": schema}
-    calls = reader.format_of_calls(request.tools, parallel=request.parallel)
+    _check(request.json_schema)
+    calls = _calls(reader, request)
+    return {"structural_tag": _tag({"type": "or", "elements": [_tight(calls), _tight(shape)]})}
+
+
+def _calls(reader: ReplyReader, request: AgentRequest) -> Format:
+    """Returns the format of the calls that a request allows."""
+    tools = request.tools
+    if isinstance(request.choice, dict):
+        name = request.choice["function"]["name"]
+        tools = tuple(tool for tool in tools if tool["function"]["name"] == name)
+    calls = reader.format_of_calls(tools, parallel=request.parallel)
     if calls is None:
         raise UserError(
-            f"tools and a shape of the reply: the tool parser {reader.tool_parser} has no grammar "
-            "of its calls; ask for the shape with tool_choice none, or force a call with required"
+            f"tools and a shape, or a forced call: the tool parser {reader.tool_parser} has no "
+            "grammar of its calls; ask for the shape with tool_choice none, and for calls with auto"
         )
-    _check(request.json_schema)
-    return {"structural_tag": _tag({"type": "or", "elements": [_tight(calls), _tight(shape)]})}
+    return calls
 
 
 def parts_of(tag: str) -> tuple[Format | None, Format | None]:
@@ -84,5 +96,5 @@ def _tight(node: Any) -> Any:
     return node | {"json_schema": schema, "max_whitespace_cnt": 1}
 
 
-def _tag(format_: Format) -> str:
+def _tag(format_: Format | None) -> str:
     return json.dumps({"type": "structural_tag", "format": format_})

@@ -114,6 +114,13 @@ def test_a_parser_without_a_grammar_gets_one_of_the_templates_own_calls(
     monkeypatch.setattr(type(parser), "structural_tag_model", None)
     grammar = grammar_of(reader, request_of(*BODIES[0]))
     assert allowed(grammar, CALL) and allowed(grammar, PLACE) and not allowed(grammar, "Rome")
+    monkeypatch.setattr(type(parser), "supports_required_and_named", False)
+    named = {"type": "function", "function": {"name": "add_one"}}
+    two = CALL.replace("add_one", "add_two")
+    for choice, others in (("required", True), (named, False)):
+        grammar = grammar_of(reader, request_of(CHAT, BODIES[0][1] | {"tool_choice": choice}))
+        assert allowed(grammar, CALL) and not allowed(grammar, PLACE)
+        assert allowed(grammar, two) == others
     monkeypatch.setattr(reader, "written", lambda *_: "look at the door")
     with pytest.raises(UserError, match="tool parser hermes has no grammar"):
         grammar_of(reader, request_of(*BODIES[0]))
