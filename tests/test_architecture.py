@@ -33,7 +33,7 @@ FOLDERS = {
     "r3l": "run views training algorithms rollout records weights models files settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
     "envs": "isolation agents adapters questions builtin".split(),
-    "actors": "agents gateway grammars weights".split(),
+    "actors": "agents gateway grammars dialects weights".split(),
     "learner": "offline warmup step metrics evaluation".split(),
     "launch": "evaluation inspection checks backends topology".split(),
 }
@@ -45,7 +45,7 @@ TOPICS = {
     "actors/agents/test_any_tree_of_calls.py",
     "actors/agents/test_replayed_sessions.py",
     "actors/gateway/test_any_stop_text.py",
-    "actors/gateway/test_any_streamed_answer.py",
+    "actors/dialects/test_any_streamed_answer.py",
     "actors/gateway/test_real_clients.py",
     "actors/grammars/test_real_engine.py",
     "actors/test_explored_groups.py",

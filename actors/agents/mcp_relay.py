@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from actors.gateway.chat_completions import Refused, bad
+from actors.dialects.chat_completions import Refused, bad
 from actors.gateway.other_models import AnswerRefused, posted
 from actors.gateway.passed_calls import Message
 from actors.gateway.recorded_call import RetryPlayer, diverged, hash_of_passed

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from actors.gateway.chat_completions import AgentRequest
+from actors.dialects.chat_completions import AgentRequest
 from actors.gateway.parsers import ReplyReader
 from r3l.errors import UserError
 

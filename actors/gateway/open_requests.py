@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from actors.dialects.chat_completions import Answer
 from actors.gateway.call_tree import Node
-from actors.gateway.chat_completions import Answer
 
 Gone = Callable[[], bool]
 """Returns whether the client of a request has disconnected."""

@@ -15,8 +15,8 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from actors.gateway.chat_completions import Refused
-from actors.gateway.dialects import MESSAGES, Dialect
+from actors.dialects.chat_completions import Refused
+from actors.dialects.dialects import MESSAGES, Dialect
 from actors.gateway.recorded_call import hash_of_passed
 from actors.gateway.session import MOST_CALLS, Session
 from r3l.errors import UserError

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actors.dialects.chat_completions import AgentRequest
 from actors.gateway.call_tree import Node, canonical
-from actors.gateway.chat_completions import AgentRequest
 from r3l.errors import ReplayDiverged
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.policy_interface import Sample

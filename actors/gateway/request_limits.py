@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from actors.dialects.chat_completions import AgentRequest, Refused, bad
 from actors.gateway.call_tree import Node
-from actors.gateway.chat_completions import AgentRequest, Refused, bad
 from actors.gateway.session import Session
 
 LONG = 1 << 15

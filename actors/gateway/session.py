@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from actors.dialects.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.call_tree import CallTree, Kind, Node
-from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.grammars import grammar_of
 from actors.gateway.open_requests import Gone, OpenRequest, OpenRequests
 from actors.gateway.parsers import Reply, ReplyReader

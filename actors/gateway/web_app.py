@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway: authentication, limits, streams, and actors.gateway.dialects.
+"""The HTTP server of the gateway: authentication, limits, streams, and actors.dialects.dialects.
 
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
@@ -22,10 +22,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.gateway.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
+from actors.dialects.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
+from actors.dialects.dialects import CHAT, DIALECTS, Dialect, request_of
+from actors.dialects.fields import FieldLog
 from actors.gateway.connections import Connections
-from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
-from actors.gateway.fields import FieldLog
 from actors.gateway.other_models import OtherModels
 from actors.gateway.request_limits import RequestReader, check_values
 from actors.gateway.session import Session

@@ -12,7 +12,7 @@ import pytest
 
 from actors.agent_cli import main as agent
 from actors.cli import main as actor
-from actors.gateway import fields
+from actors.dialects import fields
 from buffer.cli import main as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from actors.agents.agent_attempt import AgentEnvironment, Gateway
 from actors.agents.tape_reader import Replays
-from actors.gateway.chat_completions import AgentRequest, Refused
+from actors.dialects.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
 from envs.agents.agent_runner import AgentFacts, ProcessState

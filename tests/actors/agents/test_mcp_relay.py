@@ -14,9 +14,9 @@ import pytest
 
 from actors.agents import mcp_relay
 from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
+from actors.dialects.chat_completions import Refused
 from actors.gateway import other_models
 from actors.gateway.call_tree import Node
-from actors.gateway.chat_completions import Refused
 from actors.gateway.recorded_call import RetryPlayer
 from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult

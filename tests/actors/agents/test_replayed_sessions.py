@@ -18,8 +18,8 @@ from actors.agents.tape_reader import (
     main_kind,
     retry_player,
 )
-from actors.gateway.chat_completions import AgentRequest, Refused
-from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
+from actors.dialects.chat_completions import AgentRequest, Refused
+from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from envs.agents.agent_steps import Outcome

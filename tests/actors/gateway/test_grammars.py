@@ -9,8 +9,8 @@ import pytest
 import xgrammar
 from xgrammar.testing import _is_grammar_accept_string as accepts
 
-from actors.gateway.chat_completions import AgentRequest
-from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
+from actors.dialects.chat_completions import AgentRequest
+from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.grammars import grammar_of, parts_of
 from actors.gateway.parsers import ReplyReader, reader_of
 from r3l.errors import UserError

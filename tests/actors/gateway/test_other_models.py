@@ -10,9 +10,9 @@ import pytest
 
 from actors.agents.agent_attempt import AgentEnvironment
 from actors.agents.tape_reader import continuing_player
+from actors.dialects.chat_completions import Refused
+from actors.dialects.dialects import CHAT
 from actors.gateway import other_models
-from actors.gateway.chat_completions import Refused
-from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
 from actors.gateway.passed_calls import LONGEST_KEPT
 from actors.gateway.session import MOST_CALLS

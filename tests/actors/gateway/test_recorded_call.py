@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
+from actors.dialects.chat_completions import AgentRequest
 from actors.gateway.call_tree import Node
-from actors.gateway.chat_completions import AgentRequest
 from actors.gateway.recorded_call import (
     ContinuingPlayer,
     RecordedCall,

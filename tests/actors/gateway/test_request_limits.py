@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from actors.dialects.chat_completions import AgentRequest, Refused
 from actors.gateway import request_limits as module
 from actors.gateway import web_app
-from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.request_limits import characters, check_names, check_values, most_characters
 from r3l.models.model_folder import read_tokenizer
 from r3l.models.model_path import builtin_policy

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from actors.dialects.chat_completions import AgentRequest, Refused
 from actors.gateway import session as module
-from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.recorded_call import (
     ContinuingPlayer,

@@ -11,8 +11,8 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from actors.gateway.chat_completions import Refused, write
-from actors.gateway.dialect_answers import (
+from actors.dialects.chat_completions import Refused, write
+from actors.dialects.dialect_answers import (
     broken_message,
     broken_response,
     message_events,
@@ -21,8 +21,8 @@ from actors.gateway.dialect_answers import (
     write_response,
 )
 from actors.gateway.parsers import Reply
+from tests.actors.dialects.test_chat_completions import WHOLE
 from tests.actors.gateway.stream_readers import events_of, joined
-from tests.actors.gateway.test_chat_completions import WHOLE
 
 RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 CUT = write(Reply("", "hm").message(), 1, cut=True, read=3, sampled=2)

@@ -13,9 +13,9 @@ from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from actors.gateway import fields
-from actors.gateway.chat_completions import Refused
-from actors.gateway.fields import FIELDS, PATHS, Fate, FieldLog, check, overlooked
+from actors.dialects import fields
+from actors.dialects.chat_completions import Refused
+from actors.dialects.fields import FIELDS, PATHS, Fate, FieldLog, check, overlooked
 from r3l.rollout.agent_chat import PROBE_TOOLS
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import SampleParams

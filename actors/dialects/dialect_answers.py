@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from actors.gateway.chat_completions import Answer, Refused
+from actors.dialects.chat_completions import Answer, Refused
 
 Item = dict[str, Any]
 Event = tuple[str, dict[str, Any]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.chat_completions import (
+from actors.dialects.chat_completions import (
     Refused,
     bad,
     error,

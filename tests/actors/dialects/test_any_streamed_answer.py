@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.gateway.chat_completions import Answer, write
-from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES
+from actors.dialects.chat_completions import Answer, write
+from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES
 from actors.gateway.parsers import Reply
 from r3l.rollout.agent_chat import tool_call
 from tests.actors.gateway.stream_readers import joined, read_chat, read_message, read_response

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from actors.gateway.chat_completions import bad
+from actors.dialects.chat_completions import bad
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.chat_completions import UNTRAINED, Refused
-from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
-from tests.actors.gateway.test_chat_completions import WHOLE
+from actors.dialects.chat_completions import UNTRAINED, Refused
+from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
+from tests.actors.dialects.test_chat_completions import WHOLE
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

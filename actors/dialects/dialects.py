@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.gateway import chat_completions, dialect_answers, fields
-from actors.gateway.chat_completions import AgentRequest, Refused, bad
+from actors.dialects import chat_completions, dialect_answers, fields
+from actors.dialects.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
 

@@ -1,0 +1,1 @@
+"""The dialects in which agents ask the policy: requests, fields, answers, streams."""
