@@ -9,6 +9,7 @@ from typing import TextIO
 
 from buffer.storage.folder_lock import check_free
 from buffer.wire.curve_keys import generate
+from launch.absolute_paths import absolute
 from launch.backends.registry import backend
 from launch.checks.notes import notes
 from launch.checks.of_command_line import (
@@ -51,7 +52,9 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     # Then the model's folder, whose size the plan needs, and the machines: whether the processes
     # fit and reach each other. A .gguf file is converted once.
     model = model_folder(config.model)
-    settled = config.model_copy(update={"model": str(model)})
+    known = RunFolder(options.run).own_settings() if options.resume else None
+    named = config.model_copy(update={"model": str(model)})
+    settled = absolute(named, known)
     plan = make_plan(settled, options)
     check_ranks(requested, config.learner.groups_per_step)  # missing devices are named first
     check_disk(config.learner, options, model)
@@ -68,11 +71,11 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     # Then first steps: the user's own environment runs here for the first time.
     steps = {} if chat is None else try_first_steps(config, tasks, chat)
     if chat is not None and steps:
-        check_first_steps(settled, chat, tasks, steps)
-    check_world(config, settled)
+        check_first_steps(named, chat, tasks, steps)
+    check_world(config, named)
     if not (options.dry_run or starter.starts_later):
         check_free(RunFolder(options.run).store)  # last: a killed run may end meanwhile
-    warnings = notes(settled, steps, slow=not options.dry_run)
+    warnings = notes(named, steps, slow=not options.dry_run)
     return replace(plan, changed=changed, notes=tuple(warnings))
 
 
