@@ -6,6 +6,8 @@ and agents' messages: r3l.rollout.agent_chat.
 `prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What the
 template adds after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
+Texts of special tokens inside messages stay text (r3l.special_text).
+
 A new ChatFormat encodes a test conversation in two ways, piece by piece and as a whole. It refuses
 the template if the results differ, or if a user's message looks like a reply.
 """
@@ -16,6 +18,7 @@ from typing import Any, Literal
 
 from r3l.errors import UserError
 from r3l.rollout.limits import limited
+from r3l.special_text import SpecialText
 
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
@@ -39,6 +42,7 @@ class ChatFormat:
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
         self.tokenizer = tokenizer
+        self.special = SpecialText(tokenizer)
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
@@ -48,6 +52,7 @@ class ChatFormat:
             with limited(PROBE_S, PROBE_BYTES):
                 self.end_id, self.end = self._find_end()
                 self._probe(earlier_reasoning)
+                self.special.add_from(self._frame())
         except (TimeoutError, MemoryError) as error:
             raise self._refused(f"cannot be tried ({error!r})") from None
 
@@ -68,6 +73,11 @@ class ChatFormat:
                 "the context, set actor.earlier_reasoning=keep (r3l-learner warmup: "
                 "--earlier-reasoning keep)"
             )
+
+    def _frame(self) -> str:
+        """Returns the template's own text of a short conversation."""
+        opening = self.opening("s", "u")
+        return self.render(opening) + "".join(self._around_reply([*_ASKED])) + self._prompt
 
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -242,7 +252,8 @@ class ChatFormat:
         prompt: bool,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        more = {"tools": list(tools)} if tools else {}
+        more = {"tools": self.special.marked(list(tools))} if tools else {}
+        messages = self.special.marked(list(messages))
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -255,8 +266,8 @@ class ChatFormat:
             raise self._refused(f"refuses messages with the roles {roles} ({why})") from None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encodes text that holds the template's special tokens."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        """Encodes a rendered text, which holds the template's special tokens."""
+        return tuple(self.special.encode(text))
 
 
 def _difference(turn: int, grown: str, whole: str) -> str:
