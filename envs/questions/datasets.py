@@ -27,10 +27,12 @@ ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution
 FAMILY = ("subject", "type", "subfield", "level")
 ID = ("id", "unique_id", "task_id")
 CONTENT = frozenset(
-    "image images video videos audio audios document documents context passage choices options "
+    "image images video videos audio audios document documents choices options "
     "tools functions system system_prompt history".split()
 )
 """Fields that change the question, and are not read."""
+BEFORE = ("context", "passage")
+"""Fields of text that a question is about. They are shown before it."""
 ID_LIMIT = 200  # bytes
 LONGEST_NUMBER = 30  # digits of a number that is written without a power of ten
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # thousands separators
@@ -119,6 +121,11 @@ def _problem(row: Any, number: int) -> Problem:
         prompt = _conversation(prompt)
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"contains no problem text; add one of the fields {', '.join(PROMPT)}")
+    for name in BEFORE:
+        if (about := row.get(name)) not in (None, "", [], {}):
+            if not isinstance(about, str):
+                raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
+            prompt = f"{about.strip()}\n\n{prompt}"
     answer = _answer(row)
     if not answer:
         raise ValueError(f"has no reference answer; add one of the fields {', '.join(ANSWER)}")
