@@ -29,7 +29,7 @@ from launch.checks.of_model import (
 )
 from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
 from launch.checks.plan_options import PlanOptions
-from launch.checks.resume import changed_settings
+from launch.checks.resume import changed_settings, check_store
 from launch.checks.services import check_addresses
 from launch.inspection import versions
 from launch.plan import make_plan
@@ -45,6 +45,8 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     starter, requested = backend(options.cluster), options.places(config.actor)
     # Cheap checks come first: a typing mistake is answered at once.
     check_run_folder(options)
+    if not options.dry_run:
+        check_store(RunFolder(options.run).store)
     check_addresses(options)
     check_hardware(options, starter)
     check_settings(config, options, starter)
