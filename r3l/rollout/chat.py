@@ -6,7 +6,7 @@ and agents' messages: r3l.rollout.agent_chat.
 `prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What the
 template adds after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
-Texts of special tokens inside messages stay text (r3l.special_text).
+Texts of special tokens inside messages stay text (r3l.models.special_text).
 
 A new ChatFormat encodes a test conversation in two ways, piece by piece and as a whole. It refuses
 the template if the results differ, or if a user's message looks like a reply.
@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from r3l.errors import UserError
+from r3l.models.special_text import SpecialText
 from r3l.rollout.limits import limited
-from r3l.special_text import SpecialText
 
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from r3l.models.special_text import SpecialText
 from r3l.rollout.agent_chat import AgentChat, add_tools, tool_call
 from r3l.rollout.chat import ChatFormat
-from r3l.special_text import SpecialText
 from tests.r3l.fakes import CHATML, CharTokenizer
 from tests.r3l.rollout.chat_templates import FAMILIES, Family
 from tests.r3l.rollout.test_agent_chat import QWEN
