@@ -9,8 +9,8 @@ from typing import TextIO
 
 from buffer.storage.folder_lock import check_free
 from buffer.wire.curve_keys import generate
-from launch.absolute_paths import absolute
 from launch.backends.registry import backend
+from launch.checks.absolute_paths import absolute
 from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     check_disk,

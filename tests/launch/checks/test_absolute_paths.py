@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.absolute_paths import absolute, command_text, path_text
+from launch.checks.absolute_paths import absolute, command_text, path_text
 from r3l.run.config import RunConfig, dump, load
 
 
