@@ -45,8 +45,6 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     starter, requested = backend(options.cluster), options.places(config.actor)
     # Cheap checks come first: a typing mistake is answered at once.
     check_run_folder(options)
-    if not options.dry_run:
-        check_store(RunFolder(options.run).store)
     check_addresses(options)
     check_hardware(options, starter)
     check_settings(config, options, starter)
@@ -68,6 +66,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_learner(config, requested.device, model)
     changed: tuple[str, ...] = ()
     if options.resume:
+        check_store(RunFolder(options.run).store)
         changed = changed_settings(options.run, settled, force=options.force)
         check_checkpoint(options.run, config.learner, requested.device, model)
     # Then first steps: the user's own environment runs here for the first time.

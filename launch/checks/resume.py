@@ -45,13 +45,13 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
 
 
 def check_store(store: Path) -> None:
-    """Refuses a store that this r3l cannot read, such as one of another schema."""
-    if not (store / "data.mdb").exists():
-        return
+    """Refuses a store of another schema. What else is wrong with it, the buffer says."""
     try:
         Store(store, read_only=True).close()
     except SchemaVersionError as error:
         raise UserError(str(error)) from None
+    except UserError:
+        return  # no store yet, or this process has it open too
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:
