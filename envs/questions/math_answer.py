@@ -137,8 +137,8 @@ def _measured(text: str) -> tuple[str, str]:
     text = text.translate(_SAME_SIGN)
     for sign, command in _LIKE_LATEX:
         text = text.replace(sign, command)
-    for sign, command in _SYNONYMS:
-        text = sign.sub(command, text)
+    for names, name in _SYNONYMS:
+        text = names.sub(name, text)
     text = _COLON.sub(":", _PER_CENT.sub("%", text))
     text = _REMOVED.sub(" ", _SPACED_DIGITS.sub("", text))
     units += ["dollar"] * bool(_DOLLARS.search(text))

@@ -230,11 +230,11 @@ def _check_order(messages: Sequence[Message]) -> None:
     for place, message in enumerate(turns):
         where = f"messages[{place + len(messages) - len(turns)}]"
         if message.role == "tool":
-            answered = message.fields.get("tool_call_id") or next(iter(open_calls or ()), None)
-            if answered not in (open_calls or ()):
+            waiting = open_calls or []
+            answered = str(message.fields.get("tool_call_id") or next(iter(waiting), ""))
+            if answered not in waiting:
                 raise ValueError(f"{where}: its role is tool, but no call before it waits for it")
-            assert open_calls is not None  # it holds `answered`
-            open_calls.remove(answered)
+            waiting.remove(answered)
         elif message.role == "user" and before == "assistant" and not open_calls:
             open_calls = None
         elif message.role == "assistant" and before in ("user", "tool") and not open_calls:

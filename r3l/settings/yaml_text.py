@@ -47,7 +47,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError("a key must be one word", key_node.start_mark)
-            key = self.construct_object(key_node)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node)
             if key == "<<" and key_node.style is None:
                 raise yaml.MarkedYAMLError(
                     "<< is not read; write the settings themselves", key_node.start_mark
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(
                     f"{key_node.value} appears twice in one section", node.start_mark
                 )
-            made[key] = self.construct_object(value_node, deep=deep)  # type: ignore[no-untyped-call]
+            made[key] = self.construct_object(value_node, deep=deep)
         return made
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
