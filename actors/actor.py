@@ -228,6 +228,7 @@ class Actor:
             self.metrics.weight_version = self.policy.version
             self.metrics.idle_share = fmean(self.unused or [0.0])
             self.unused.clear()
+            self.metrics.special_texts += self.policy.chat.special.take()
             for group_id in await self.requests.renew(list(self.held)):
                 if group := self.held.get(group_id):
                     log.warning("%s: the lease expired; left to another actor", group_id)

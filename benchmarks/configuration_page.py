@@ -32,6 +32,9 @@ settings that are not its defaults and that both have; another `env` keeps all b
 and `env.others`; one of the others keeps its options. An unknown key is refused, and the error
 lists the known ones. `--print-config` prints the result and starts nothing.
 
+Files and arguments are YAML 1.2: `010` is 10, `0x1F` is 31, and `1:30`, `2024-02-29`, `no` and `on`
+are text. Only `true` and `false` are truths.
+
     r3l-launch --config my.yaml algorithm=grpo learner.lr=1e-5
     r3l-launch --config runs/first/config.yaml algorithm=grpo --run baseline --print-config
     r3l-launch --preset paper-alfworld --model ~/models/Qwen2.5-1.5B-Instruct --check

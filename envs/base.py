@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from r3l.errors import UserError
@@ -118,7 +119,9 @@ class SeededTasks:
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
-        return [Task(f"{self.env}/{split}/{n:06d}", self.env, base + n) for n in numbers]
+        # The tasks of a user's class have the same ids, and so the same seeds, in every folder.
+        name = Path(self.env).name if Path(self.env).is_absolute() else self.env
+        return [Task(f"{name}/{split}/{n:06d}", self.env, base + n) for n in numbers]
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,21 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
             raise UserError(
                 f"env option {name}.{option}: unknown; {name} knows {names}", option=option
             )
+        _check_number(f"env option {name}.{option}", options[option], known.get(option))
     return kind
+
+
+def _check_number(what: str, value: Any, parameter: inspect.Parameter | None) -> None:
+    """Raises UserError if `value` is text, and the parameter takes a number, or true or false."""
+    if parameter is None or not isinstance(value, str):
+        return
+    asked = parameter.annotation
+    if asked is parameter.empty and parameter.default is not None:
+        asked = type(parameter.default)
+    asked = getattr(asked, "__name__", asked)  # an annotation may be written as text
+    rule = {"bool": "true or false", "int": "a whole number", "float": "a number"}.get(asked)
+    if rule is not None:
+        raise UserError(f"{what}: must be {rule}, not the text {value!r:.80}")
 
 
 def _class(name: str) -> partial[Any]:

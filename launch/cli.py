@@ -16,7 +16,7 @@ import click
 
 from launch.backends.registry import BACKENDS, LOCAL, backend
 from r3l.errors import R3LError, TrainingStopped, UserError
-from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.command_line import OneLineGroup, echo, tell
 
 if TYPE_CHECKING:
     from launch.agent_function import Agent, Tasks
@@ -166,10 +166,10 @@ def train_command(
             return
         check_model_is_named(config, preset)
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
-            echo("checking the settings, the model and the environment …", err=True)
+            tell("checking the settings, the model and the environment …", err=True)
         plan, starter = prepare(config, options), backend(options.cluster)
         for note in plan.notes:
-            echo(f"note: {note}")
+            tell(f"note: {note}")
         if options.dry_run:
             echo(starter.preview(plan))
             return
@@ -183,17 +183,17 @@ def train_command(
             echo(starter.write_script(plan))
             return
     except UserError as error:
-        echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
+        tell(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        echo("r3l-launch: interrupted; nothing was started", err=True)
+        tell("r3l-launch: interrupted; nothing was started", err=True)
         sys.exit(130)
     if not quiet:
         what = f"{config.env.title}, {config.algorithm.name}; tensorboard --logdir {plan.run}"
         shape = f"--actors {plan.actors} --learner {options.learner}"
-        echo(f"run {plan.run}: {shape}, {what}/tensorboard")
+        tell(f"run {plan.run}: {shape}, {what}/tensorboard")
     for line in plan.changed:
-        echo(f"changed since: {line}")
+        tell(f"changed since: {line}")
     with lock:
         run = Run(plan, echo, starter.commands(plan), children, quiet=quiet)
         sys.exit(run.execute())
@@ -242,12 +242,12 @@ def train(
             file, demo = settings_file(file, None, folder, resume=resume)
             config = configuration.load(file, overrides, demo=demo)
         if resume and (done := nothing_to_do(folder, config)):
-            echo(done)
+            tell(done)
             return folder
         plan = prepare(config, PlanOptions(folder, actors, learner, resume=resume))
         lock = write_run_folder(plan)
     for note in plan.notes:
-        echo(f"note: {note}")
+        tell(f"note: {note}")
     with lock:
         code = Run(plan, echo).execute()
     if code:

@@ -10,6 +10,7 @@ from typing import TextIO
 from buffer.storage.folder_lock import check_free
 from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
+from launch.checks.absolute_paths import absolute
 from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     check_disk,
@@ -28,7 +29,7 @@ from launch.checks.of_model import (
 )
 from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
 from launch.checks.plan_options import PlanOptions
-from launch.checks.resume import changed_settings
+from launch.checks.resume import changed_settings, check_store
 from launch.checks.services import check_addresses
 from launch.inspection import versions
 from launch.plan import make_plan
@@ -51,7 +52,9 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     # Then the model's folder, whose size the plan needs, and the machines: whether the processes
     # fit and reach each other. A .gguf file is converted once.
     model = model_folder(config.model)
-    settled = config.model_copy(update={"model": str(model)})
+    known = RunFolder(options.run).own_settings() if options.resume else None
+    named = config.model_copy(update={"model": str(model)})
+    settled = absolute(named, known)
     plan = make_plan(settled, options)
     check_ranks(requested, config.learner.groups_per_step)  # missing devices are named first
     check_disk(config.learner, options, model)
@@ -63,16 +66,17 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_learner(config, requested.device, model)
     changed: tuple[str, ...] = ()
     if options.resume:
+        check_store(RunFolder(options.run).store)
         changed = changed_settings(options.run, settled, force=options.force)
         check_checkpoint(options.run, config.learner, requested.device, model)
     # Then first steps: the user's own environment runs here for the first time.
     steps = {} if chat is None else try_first_steps(config, tasks, chat)
     if chat is not None and steps:
-        check_first_steps(settled, chat, tasks, steps)
-    check_world(config, settled)
+        check_first_steps(named, chat, tasks, steps)
+    check_world(config, named)
     if not (options.dry_run or starter.starts_later):
         check_free(RunFolder(options.run).store)  # last: a killed run may end meanwhile
-    warnings = notes(settled, steps, slow=not options.dry_run)
+    warnings = notes(named, steps, slow=not options.dry_run)
     return replace(plan, changed=changed, notes=tuple(warnings))
 
 

@@ -84,7 +84,8 @@ class WriteHandlers:
 
     def _update_actor(self, args: AcquireLease | Renew) -> None:
         leases.check_name(args.actor, "actor")
-        self._actors.update(args.actor, args.metrics)
+        if dropped := self._actors.update(args.actor, args.metrics):
+            self._refused["metrics_not_finite"] += dropped
 
     def _draw(self, work: UnitOfWork, request: ReceivedRequest) -> Read | DrawHead:
         args, rid = request.arguments, request.rid

@@ -1,5 +1,6 @@
 """The service's metrics, and the latest metrics of its actors."""
 
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import slot_drops, under
 from buffer.storage.store import Store
-from buffer.wire.operations import BufferStats
+from buffer.wire.operations import NAME_LIMIT, BufferStats
+from r3l.errors import RecordError
 from r3l.records import GROUP_STATES, Purpose
 
 ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
-METRICS_LIMIT = 64  # of one actor
+METRICS_LIMIT = 256  # of one actor
 COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_expired",
            "fingerprint_conflicts", "rewound", "rewound_evicted", "made")  # fmt: skip
 
@@ -24,15 +26,29 @@ class ActorReports:
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
 
-    def update(self, actor: str, metrics: Mapping[str, float]) -> None:
-        """Merges new metrics of an actor into its earlier metrics."""
+    def update(self, actor: str, metrics: Mapping[str, float]) -> int:
+        """Merges new metrics of an actor into its earlier metrics. Leaves out those that are not
+        finite; returns how many. Raises RecordError for too many metrics, or a name that cannot be
+        shown."""
+        if len(metrics) > METRICS_LIMIT:
+            raise RecordError(
+                f"actor {actor}: sends {len(metrics)} metrics, more than {METRICS_LIMIT}"
+            )
+        for name in metrics:
+            if not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
+                raise RecordError(
+                    f"actor {actor}: the metric {name!r:.80} must have 1 to {NAME_LIMIT} "
+                    "characters, all of them printable"
+                )
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         _, known = self._actors.pop(actor, (0.0, {}))
-        merged = known | dict(metrics)
+        merged = known | finite
         if len(merged) > METRICS_LIMIT:
             merged = dict(list(merged.items())[-METRICS_LIMIT:])
         self._actors[actor] = (time.monotonic(), merged)
         if len(self._actors) > ACTORS_LIMIT:
             self._actors.popitem(last=False)
+        return len(metrics) - len(finite)
 
     def report(self) -> dict[str, dict[str, float]]:
         """Returns each actor's metrics, with `seen_s`: seconds since it last sent metrics."""

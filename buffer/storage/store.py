@@ -54,10 +54,7 @@ class Store:
             self._open(int((map_gib or 0) * GIB), read_only)
         except lmdb.ReadersFullError:
             self._unlock()
-            raise UserError(
-                f"store {folder}: all places for readers are taken; these processes have it open: "
-                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end one of them"
-            ) from None
+            raise UserError(f"store {folder}: {self.readers_full}") from None
         except lmdb.Error as error:
             self._unlock()
             raise UserError(f"store {folder}: cannot be opened ({error})") from None
@@ -141,10 +138,22 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Txn]:
-        """Opens a consistent view. Close it soon: old pages are not reused while it is open."""
+        """Opens a consistent view. Close it soon: old pages are not reused while it is open. Raises
+        StoreError if other programs hold all places for readers."""
         self._refuse_fork()
-        with self._env.begin() as raw:
+        with self._view() as raw:
             yield Txn(raw, self._tables)
+
+    def _view(self) -> Any:
+        for attempt in range(2):
+            try:
+                return self._env.begin()
+            except lmdb.ReadersFullError:
+                if attempt:
+                    why = f"store {self.folder}: {self.readers_full}"
+                    raise StoreError(why, cause="readers") from None
+                self.clear_readers()  # dead programs may hold them
+        raise AssertionError("unreachable")
 
     @property
     def gone(self) -> bool:
@@ -179,6 +188,15 @@ class Store:
     def map_bytes(self) -> int:
         """Largest allowed size of the file, in bytes."""
         return int(self._env.info()["map_size"])
+
+    @property
+    def readers_full(self) -> str:
+        """The message for a store whose places for readers are taken, with what to do."""
+        holders = ", ".join(_holders(self.folder / "lock.mdb")) or "unknown"
+        return (
+            "all places for readers are taken; these processes have it open: "
+            f"{holders}; end one of them"
+        )
 
     @property
     def map_used_up(self) -> str:

@@ -26,6 +26,13 @@ PROMPT = ("prompt", "problem", "question")
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution")
 FAMILY = ("subject", "type", "subfield", "level")
 ID = ("id", "unique_id", "task_id")
+CONTENT = frozenset(
+    "image images video videos audio audios document documents choices options "
+    "tools functions system system_prompt history".split()
+)
+"""Fields that change the question, and are not read."""
+BEFORE = ("context", "passage")
+"""Fields of text that a question is about. They are shown before it."""
 ID_LIMIT = 200  # bytes
 LONGEST_NUMBER = 30  # digits of a number that is written without a power of ten
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # thousands separators
@@ -104,11 +111,21 @@ def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable
 def _problem(row: Any, number: int) -> Problem:
     if not isinstance(row, dict):
         raise ValueError("must be an object with a prompt and an answer")
+    for name in sorted(CONTENT & set(row)):
+        if row[name] not in (None, "", [], {}):
+            raise ValueError(
+                f"its {name} would not be shown; write it into the prompt, or remove it"
+            )
     prompt = _first(row, PROMPT)
     if isinstance(prompt, list):
         prompt = _conversation(prompt)
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"contains no problem text; add one of the fields {', '.join(PROMPT)}")
+    for name in BEFORE:
+        if (about := row.get(name)) not in (None, "", [], {}):
+            if not isinstance(about, str):
+                raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
+            prompt = f"{about.strip()}\n\n{prompt}"
     answer = _answer(row)
     if not answer:
         raise ValueError(f"has no reference answer; add one of the fields {', '.join(ANSWER)}")
@@ -129,16 +146,29 @@ def _name(value: Any) -> str:
 
 
 def _conversation(messages: list[Any]) -> str:
-    """Joins the system and user messages of a chat. Raises ValueError for other messages."""
+    """Joins the system and user messages of a chat. Raises ValueError for other messages, and for
+    other fields than a role and a text."""
     roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
-    texts = [m.get("content") if isinstance(m, dict) else None for m in messages]
-    known = {"system", "developer", "user"}
-    if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
+    if not all(role in ("system", "developer", "user") for role in roles):
         raise ValueError(
             f"its messages have the roles {', '.join(map(str, roles))}; only system and user "
             "messages are supported, so write the conversation as one text"
         )
-    return "\n\n".join(map(str, texts))
+    for message in messages:
+        for name, value in message.items():
+            if name not in ("role", "content") and value not in (None, "", [], {}):
+                raise ValueError(f"the {name} of its messages would not be shown; remove it")
+    return "\n\n".join(_text(message.get("content")) for message in messages)
+
+
+def _text(content: Any) -> str:
+    """Returns a message's text, or that of its parts, a line each."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    kinds = [part.get("type", "text") if isinstance(part, dict) else None for part in parts]
+    if set(kinds) != {"text"} or not all(isinstance(text, str) for text in texts):
+        raise ValueError("the content of its messages is not text; only text can be shown")
+    return "\n".join(map(str, texts))
 
 
 def _answer(row: dict[str, Any]) -> str:

@@ -6,7 +6,8 @@ r"""Compares a mathematical answer with a reference. Both texts are read by the 
             and units      matrices          expressions equal by math-verify and CLOSE
 
 An answer is right if it states the whole reference and nothing else. A list may be in any order, a
-tuple may not. Words must be units or occur in the reference.
+tuple may not. Words must be units or occur in the reference. Times, dates, ratios and units are no
+arithmetic (envs.questions.quantities).
 """
 
 import re
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+
+from envs.questions.quantities import compared, units_agree
 
 LONGEST = 2000
 """Longest text that is compared, characters. A longer answer counts as unreadable."""
@@ -32,6 +35,16 @@ _REMOVED = re.compile(
 )
 _MARKS = re.compile(r"\\\$|\$|\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°")
 _PERCENT = re.compile(r"\\?%")
+_PER_CENT = re.compile(r"(?<=\d)\s*(?:percent|per cent)(?![a-zA-Z])")
+_DOLLARS = re.compile(r"\\\$|^\$(?=[^$]*$)")
+_SYNONYMS = [
+    (re.compile(rf"\\(?:{names})(?![a-zA-Z])|{sign}"), rf"\\{name} ")
+    for name, names, sign in (
+        ("geq", "geq?|geqslant", "≥|>="), ("leq", "leq?|leqslant", "≤|<="),
+        ("neq", "neq?", "≠"), ("emptyset", "emptyset|varnothing", "∅"),
+    )
+]  # fmt: skip
+_COLON = re.compile(r"\\(?:colon|mathbin\{:\}|ratio)(?![a-zA-Z])|∶")
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
 _SPACED_DIGITS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!)\s*(?=\d{3})")
 _FRACTION = re.compile(
@@ -44,6 +57,7 @@ _RATIO = re.compile(
 )
 _DECIMAL = re.compile(_SIGN_AND_SPACE + r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)")
 _UNIT = re.compile(r"(.*[\d})\]])(\s*)([A-Za-z]{2,}(?:[ .-]+[A-Za-z]{2,}){0,3})[. ]*", re.DOTALL)
+_LETTER_UNIT = re.compile(r"[\d.,]+\s*([mgshlL])")
 _LETTERS = re.compile(r"(\\?)([a-zA-Z]+)")
 _BASE = re.compile(r"([0-9A-Za-z]+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _NAME = re.compile(r"([a-zA-Z](?:\([a-zA-Z]\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*")
@@ -53,7 +67,7 @@ _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 
 _SAME_SIGN = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", "，": ","})
 _LIKE_LATEX = (("π", r"\pi "), ("∞", r"\infty "), ("√", r"\sqrt "), ("±", r"\pm "), ("∪", r"\cup "))
-_SHORT_UNITS = frozenset("cm mm km kg mg ml in ft yd mi hr lb oz am pm".split())
+_SHORT_UNITS = frozenset("cm mm km kg mg ml in ft yd mi hr lb oz".split())
 _MEANING = frozenset(
     "almost and any approximately are around at billion but by cannot dozen either except false "
     "few half hundred if infinite is isn less many million minus more most much neither never no "
@@ -85,14 +99,14 @@ class Parts:
 def compare(gold: str, answer: str) -> str:
     """Returns a verdict: `correct`, `wrong`, `unreadable` (also if a library raises) or `bad_gold`
     (`gold` is empty)."""
-    reference = plain(gold)
+    reference, unit = _measured(gold)
     if not reference:
         return "bad_gold"
     if len(answer) > LONGEST or depth(answer) > DEEPEST:
         return "unreadable"
-    given = plain(answer)
+    given, other = _measured(answer)
     try:
-        if same(reference, given):
+        if units_agree(unit, other) and same(reference, given):
             return "correct"
         return "wrong" if given and _readable(given) else "unreadable"
     except (Exception, RecursionError):
@@ -111,24 +125,38 @@ def depth(text: str) -> int:
 def plain(text: str) -> str:
     r"""Rewrites a text in one notation. For example, removes math delimiters and units, and writes
     LaTeX fractions as `\frac{a}{b}`."""
-    text = text.strip()
+    return _measured(text)[0]
+
+
+def _measured(text: str) -> tuple[str, str]:
+    """Returns a text as `plain` does, and the words of its unit."""
+    text, units = text.strip(), []
     for begin, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")):
         if text.startswith(begin) and text.rstrip(". ").endswith(end) and len(text) > len(begin):
             text = text.rstrip(". ")[len(begin) : -len(end)].strip()
     text = text.translate(_SAME_SIGN)
     for sign, command in _LIKE_LATEX:
         text = text.replace(sign, command)
+    for names, name in _SYNONYMS:
+        text = names.sub(name, text)
+    text = _COLON.sub(":", _PER_CENT.sub("%", text))
     text = _REMOVED.sub(" ", _SPACED_DIGITS.sub("", text))
+    units += ["dollar"] * bool(_DOLLARS.search(text))
+    units += ["degree"] * ("circ" in text or "°" in text)
     text = _MARKS.sub(" ", text)
     if (unit := _TEXT_UNIT.fullmatch(text)) and _is_unit(unit[2]):
+        units.append(text[len(unit[1]) :].replace("\\text", " ").replace("\\mathrm", " "))
         text = unit[1]
     text = _FRACTION.sub(_braced, _WRAPPED.sub(r" \1 ", text))
     if not set("([") & set(text) and r"\{" not in text:
         text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
     text = " ".join(text.split()).rstrip(".: ").strip()
     if (unit := _UNIT.fullmatch(text)) and _is_unit(unit[3], joined=not unit[2]):
+        units.append(unit[3])
         text = unit[1]
-    return text
+    elif letter := _LETTER_UNIT.fullmatch(text):  # or a variable: it stays in the text
+        units.append(letter[1])
+    return text, " ".join(units)
 
 
 def _braced(found: re.Match[str]) -> str:
@@ -150,6 +178,8 @@ def same(gold: str, answer: str) -> bool:
         return False
     if _squeezed(gold) == _squeezed(answer):
         return True
+    if (verdict := compared(gold, answer, same, number)) is not None:
+        return verdict
     if _is_words(gold):
         return gold.lower() == answer.lower().strip("() ")
     if choice := _CHOICE.fullmatch(gold):
@@ -255,6 +285,8 @@ def _without_name(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _same_leaf(gold: str, answer: str) -> bool:
+    if (verdict := compared(gold, answer, same, number)) is not None:
+        return verdict  # what was in brackets
     known, given = number(gold), number(answer)
     if known is not None and given is not None:
         shares = [v / 100 if "%" in text else v for v, text in ((known, gold), (given, answer))]
@@ -300,6 +332,8 @@ def _same_language(gold: str, answer: str) -> bool:
 def _verified(gold: str, answer: str) -> bool:
     from math_verify import verify
 
+    if ":" in gold + answer:
+        return False  # it would divide
     known, given = _read(gold), _read(answer)
     if not known or not given or not verify(known, given, timeout_seconds=None):
         return False

@@ -17,6 +17,7 @@ from r3l.models.model_folder import (
     read_tokenizer,
 )
 from r3l.models.model_path import builtin_policy, model_path, shipped_tokenizer
+from r3l.models.weight_files import check_trainable
 from r3l.rollout.chat import ChatFormat
 from r3l.run.config import RunConfig
 from r3l.run.settings.learner import LearnerConfig
@@ -58,9 +59,11 @@ def check_learner(config: RunConfig, device: str, model: Path) -> None:
 
     - a DeepSpeed setting that the learner sets itself,
     - a setting that its device does not support, or that the algorithm does not allow,
+    - weights that are quantized,
     - adapters for layers that the model does not have.
     """
     learner = config.learner
+    check_trainable(model, f"model {config.model}")
     if learner.attention == "flash_attention_2" and device == "cpu":
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from buffer.storage.store import Store
 from learner.checkpoint import CHECKPOINTS, latest, read_state
-from r3l.errors import UserError
+from r3l.errors import SchemaVersionError, UserError
 from r3l.models.model_folder import model_digest
 from r3l.models.model_path import model_path
 from r3l.run.config import RunConfig
@@ -41,6 +42,16 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
                 "with --run, or add --force to continue this run with the change"
             )
     return lines
+
+
+def check_store(store: Path) -> None:
+    """Refuses a store of another schema. What else is wrong with it, the buffer says."""
+    try:
+        Store(store, read_only=True).close()
+    except SchemaVersionError as error:
+        raise UserError(str(error)) from None
+    except UserError:
+        return  # no store yet, or this process has it open too
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:

@@ -8,29 +8,29 @@ The demonstrator replaces the policy in a rollout (`r3l.rollout.attempt`), so a 
 the tokens that the policy will see. This works with any environment that has demonstrations
 (envs.demonstrations), and with any tokenizer that has a chat template.
 
-The user's own conversations are lessons too. User and assistant take turns, after an optional
-system message. The assistant's replies are learned:
-
-    {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
+The user's own conversations are lessons too (learner.warmup.conversations). The assistant's replies
+are learned, with their tool calls and reasoning as the chat template writes them.
 """
 
 import asyncio
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from envs.base import Demonstrating, Skill
 from envs.demonstrations import demonstrating
+from learner.warmup.conversations import Conversation, read_row
 from r3l.errors import UserError
 from r3l.files.user_file import numbered_lines
 from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import reflection
+from r3l.rollout.agent_chat import AgentChat, AgentMessage, add_tools
 from r3l.rollout.attempt import Attempt, Tokens, branch, play, start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
@@ -183,24 +183,15 @@ def reply(chat: ChatFormat, text: str) -> Sample:
     return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
 
-class _Message(msgspec.Struct):
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-class _Conversation(msgspec.Struct):
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=2)]
-
-
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
     """Makes a lesson from each line of a file. Raises UserError if the file is empty, a line is
     malformed or a conversation exceeds `context_length`."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:
-            lesson = _of_conversation(msgspec.json.decode(line.encode(), type=_Conversation), chat)
-        except (ValueError, UnicodeEncodeError) as error:  # msgspec's errors are ValueErrors
-            raise UserError(f"--data {file}: line {number}: {error!s:.200}") from None
+            lesson = Lesson("data", *_arrays(_of_row(read_row(json.loads(line)), chat)))
+        except (ValueError, RecursionError, UserError) as error:
+            raise UserError(f"--data {file}: line {number}: {error!s:.300}") from None
         if (length := len(lesson.token_ids)) > context_length:
             raise UserError(
                 f"--data {file}: line {number}: has {length} tokens, more than the model's context "
@@ -218,20 +209,91 @@ def shuffled(lessons: Sequence[Lesson], rng: random.Random) -> Iterator[Lesson]:
         yield from rng.sample(lessons, len(lessons))
 
 
-def _of_conversation(conversation: _Conversation, chat: ChatFormat) -> Lesson:
-    messages = conversation.messages
-    system = messages[0].content if messages[0].role == "system" else ""
-    turns = messages[1:] if messages[0].role == "system" else messages
-    roles = [message.role for message in turns]
-    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
-        raise ValueError("user and assistant must take turns, and the assistant must be last")
+def _of_row(row: Conversation, chat: ChatFormat) -> Tokens:
+    return _plain(row, chat) if row.is_plain else _as_written(row, _with_tools(row, chat))
+
+
+def _plain(row: Conversation, chat: ChatFormat) -> Tokens:
+    """Encodes a conversation of texts turn by turn, as in an attempt."""
+    texts = [str(message.fields["content"]) for message in row.messages]
+    system = texts.pop(0) if row.messages[0].role == "system" else ""
+    learned = [message.learned for message in row.messages if message.role == "assistant"]
     tokens = Tokens()
-    for place in range(0, len(turns), 2):
-        asked, answer = turns[place].content, turns[place + 1].content
+    for place in range(0, len(texts), 2):
+        asked, answer = texts[place], texts[place + 1]
         tokens.given(chat.turn("user", asked) if place else chat.open(system, asked))
         tokens.given(chat.prompt_ids)
-        tokens.sampled(reply(chat, answer))
-    return Lesson("data", *_arrays(tokens))
+        _add(tokens, reply(chat, answer), learned[place // 2])
+    return tokens
+
+
+def _as_written(row: Conversation, chat: ChatFormat) -> Tokens:
+    """Encodes a conversation with tools, calls or reasoning, each reply as the template writes it
+    last. Raises ValueError if the template leaves out something of the row."""
+    messages = [message.fields for message in row.messages]
+    if messages[0]["role"] == "system":
+        messages[:2] = chat.opening(messages[0]["content"], messages[1]["content"])
+    skipped = len(row.messages) - len(messages)  # merged into the first user's message
+    tokens, before = Tokens(), ""
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        invited = chat.render(messages[:place], row.tools, prompt=True)
+        if invited.startswith(before):
+            tokens.given(chat.encode(invited[len(before) :]))
+        else:  # the template changes earlier replies, and an attempt keeps them as they were
+            tokens.given(_after_reply(chat, messages[:place]))
+        text = _reply_text(chat, invited, messages[: place + 1], row)
+        _add(tokens, reply(chat, text), row.messages[place + skipped].learned)
+        before = invited + text + chat.end
+    return tokens
+
+
+def _after_reply(chat: ChatFormat, messages: Sequence[AgentMessage]) -> tuple[int, ...]:
+    """Encodes the messages since the last reply, and the invitation, as in an attempt."""
+    last = max(n for n, message in enumerate(messages) if message["role"] == "assistant")
+    calls = [(c["id"], c["function"]["name"]) for c in messages[last].get("tool_calls", ())]
+    return AgentChat(chat).following(calls, messages[last + 1 :])
+
+
+def _reply_text(
+    chat: ChatFormat, invited: str, messages: Sequence[AgentMessage], row: Conversation
+) -> str:
+    """Returns a reply's text as the template writes it after `invited`, without the end token."""
+    whole = chat.render(messages, row.tools)
+    text, end, _ = whole.removeprefix(invited).rpartition(chat.end)
+    if not whole.startswith(invited) or not end or not text.strip():
+        raise ValueError(
+            f"messages[{len(messages) - 1}]: the chat template does not write this reply after its "
+            "own invitation; write the reply as one text, or remove the row"
+        )
+    shown = {"reasoning_content": [messages[-1].get("reasoning_content", "")]}
+    shown["tool_calls"] = [c["function"]["name"] for c in messages[-1].get("tool_calls", ())]
+    for field, texts in shown.items():
+        if not all(each.strip() in text for each in texts):
+            raise ValueError(f"{field}: the chat template does not show it; remove it, or the row")
+    return text
+
+
+def _with_tools(row: Conversation, chat: ChatFormat) -> ChatFormat:
+    """Returns a chat format that shows the row's tools, as agents have it (add_tools)."""
+    if not row.tools and not any("tool_calls" in message.fields for message in row.messages):
+        return chat
+    shown = copy(chat)
+    shown.tokenizer = copy(chat.tokenizer)
+    add_tools(shown)
+    names = [tool["function"]["name"] for tool in row.tools]
+    asked = shown.render([message.fields for message in row.messages[:2]], row.tools)
+    if missing := next((name for name in names if name not in asked), None):
+        raise ValueError(f"tools: the chat template does not show {missing}; remove the tools")
+    return shown
+
+
+def _add(tokens: Tokens, answer: Sample, learned: bool) -> None:
+    if learned:
+        tokens.sampled(answer)
+    else:
+        tokens.given(answer.token_ids)
 
 
 def _arrays(tokens: Tokens) -> tuple[Int32, Bool]:

@@ -31,6 +31,7 @@ from r3l.algorithms.losses import imitation_loss
 from r3l.algorithms.rows import Row, supervised
 from r3l.errors import UserError
 from r3l.models.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
+from r3l.models.weight_files import check_trainable
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
 from r3l.run.process.command_line import echo
@@ -57,6 +58,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
+        check_trainable(start, f"--model {recipe.model or start}")
         tokenizer = read_tokenizer(start, f"--model {recipe.model or start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
         settings = AutoConfig.from_pretrained(start, local_files_only=True)

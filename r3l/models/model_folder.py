@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from r3l.errors import UserError
 from r3l.files import checksums
 from r3l.files.whole_file import read_json, write_json
+from r3l.models.weight_files import check_weights
 
 CHECKSUMS = "r3l-checksums.json"
 """The file of a saved model's checksums."""
@@ -42,6 +41,11 @@ def check_model_folder(
     """Raises UserError if `folder` lacks a usable Hugging Face model or tokenizer. `weights`,
     `tokenizer`: whether to check these. `called`: how the message begins."""
     if not (folder / "config.json").is_file():
+        if (folder / ADAPTER).is_file():
+            raise UserError(
+                f"{called}: {folder} holds an adapter{_base(folder)} without its model; load both "
+                "with peft, call merge_and_unload, and save the result with save_pretrained"
+            )
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""
         raise UserError(
@@ -57,26 +61,16 @@ def check_model_folder(
             "engines would ignore; merge it into the weights, and give a folder without it"
         )
     if weights:
-        _check_weights(folder, called)
+        check_weights(folder, called)
 
 
-def _check_weights(folder: Path, called: str) -> None:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files and (pickled := next(folder.glob("*.bin"), None)):
-        raise UserError(
-            f"{called}: its weights are {pickled.name}, a pickle, which may hold code; load the "
-            "model elsewhere, and save it with save_pretrained, which writes *.safetensors"
-        )
-    if not files:
-        raise UserError(f"{called}: no weights (*.safetensors) in {folder}; copy the whole folder")
-    for file in files:
-        try:
-            with safe_open(file, framework="np"):
-                pass
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"{called}: {file.name} is damaged ({error!s:.80}); copy it again"
-            ) from None
+def _base(folder: Path) -> str:
+    """Returns " of MODEL": the model that an adapter is of, or "" if it does not say."""
+    try:
+        base = json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return f" of {base!s:.100}" if base else ""
 
 
 @dataclass(frozen=True)

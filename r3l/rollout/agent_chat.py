@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
+from r3l.models.special_text import without_marks
 from r3l.rollout.chat import ChatFormat
 
 AgentMessage = dict[str, Any]
@@ -160,6 +161,7 @@ class AgentChat:
                     earlier_reasoning=self.chat.earlier_reasoning,
                     arguments=read,
                 )
+                chat.special.counted = self.chat.special.counted
                 self._others[key] = AgentChat(chat)
             except UserError as error:
                 raise UserError(f"chat_template_kwargs {key:.300}: {error}") from None
@@ -202,7 +204,7 @@ class AgentChat:
     def _checked(self, text: str, most_tokens: int | None) -> ChatFormat:
         """Returns the chat format, if `text` may have as few tokens as `most_tokens`."""
         if most_tokens is not None and len(text) > 2 * most_tokens:
-            check_tokens(self.chat.tokenizer, text, most_tokens)
+            check_tokens(self.chat.tokenizer, without_marks(text), most_tokens)
         return self.chat
 
     def _following(

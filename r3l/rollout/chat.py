@@ -6,6 +6,8 @@ and agents' messages: r3l.rollout.agent_chat.
 `prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What the
 template adds after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
+Texts of special tokens inside messages stay text (r3l.models.special_text).
+
 A new ChatFormat encodes a test conversation in two ways, piece by piece and as a whole. It refuses
 the template if the results differ, or if a user's message looks like a reply.
 """
@@ -16,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from r3l.errors import UserError
+from r3l.models.special_text import SpecialText
 from r3l.rollout.limits import limited
 
 EarlierReasoning = Literal["refuse", "keep"]
@@ -48,6 +51,7 @@ class ChatFormat:
     ) -> None:
         self.tokenizer, self.earlier_reasoning = tokenizer, earlier_reasoning
         self.arguments = arguments
+        self.special = SpecialText(tokenizer)
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
@@ -57,6 +61,7 @@ class ChatFormat:
             with limited(PROBE_S, PROBE_BYTES):
                 self.end_id, self.end = self._find_end()
                 self._probe(earlier_reasoning)
+                self.special.add_from(self._frame())
         except (TimeoutError, MemoryError) as error:
             raise self._refused(f"cannot be tried ({error!r})") from None
 
@@ -77,6 +82,11 @@ class ChatFormat:
                 "the context, set actor.earlier_reasoning=keep (r3l-learner warmup: "
                 "--earlier-reasoning keep)"
             )
+
+    def _frame(self) -> str:
+        """Returns the template's own text of a short conversation."""
+        opening = self.opening("s", "u")
+        return self.render(opening) + "".join(self._around_reply([*_ASKED])) + self._prompt
 
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -251,7 +261,9 @@ class ChatFormat:
         prompt: bool,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        more = dict(self.arguments) | ({"tools": list(tools)} if tools else {})
+        shown = self.special.marked(list(tools))
+        more = dict(self.arguments) | ({"tools": shown} if tools else {})
+        messages = self.special.marked(list(messages))
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -264,8 +276,8 @@ class ChatFormat:
             raise self._refused(f"refuses messages with the roles {roles} ({why})") from None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encodes text that holds the template's special tokens."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        """Encodes a rendered text, which holds the template's special tokens."""
+        return tuple(self.special.encode(text))
 
 
 def _difference(turn: int, grown: str, whole: str) -> str:

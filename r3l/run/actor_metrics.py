@@ -66,6 +66,11 @@ class ActorMetrics:
     )
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")
     cached_tokens: int = _total("actor/cached_tokens", "tokens", "of prompts in the prefix cache")
+    special_texts: int = _total(
+        "actor/special_texts",
+        "texts",
+        "given to the policy that hold the text of a special token, which stays text",
+    )
     session_wait_s: float = _total(
         "actor/session_wait_s", "s", "attempts waited for a session of the environment's processes"
     )

@@ -1,9 +1,10 @@
 """The base of every group of settings."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 LONGEST_S = 1e9  # limit of settings that are times
 
@@ -19,7 +20,28 @@ class Section(BaseModel):
     def _in_full(cls, value: Any) -> Any:
         if isinstance(value, str) and "name" not in cls.model_fields:
             return value
-        return in_full(value)
+        value = in_full(value)
+        if isinstance(value, Mapping):
+            cls._refuse_words(value)
+        return value
+
+    @classmethod
+    def _refuse_words(cls, given: Mapping[str, Any]) -> None:
+        """Refuses a word such as `no` for true or false. It is text in YAML 1.2."""
+        for name, field in cls.model_fields.items():
+            words = isinstance(value := given.get(name), str)
+            if words and bool in (field.annotation, *get_args(field.annotation)):
+                wrong = InitErrorDetails(type="bool_type", loc=(name,), input=value)
+                raise ValidationError.from_exception_data(cls.__name__, [wrong])
+
+
+def without_words(tree: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings of another library. Raises ValueError if one is a word such as `no`, which
+    the library would take for true. YAML 1.2 reads such a word as text."""
+    for key, value in flat_settings(tree).items():
+        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
+            raise ValueError(f"{key} is the text {value!r}; write true or false")
+    return tree
 
 
 def in_full(value: Any) -> Any:

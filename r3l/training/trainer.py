@@ -21,6 +21,7 @@ from r3l.algorithms.rows import Row
 from r3l.errors import UserError
 from r3l.models.model_folder import check_model_folder
 from r3l.models.model_path import model_path
+from r3l.models.weight_files import check_trainable
 from r3l.records import Int32
 from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
@@ -172,6 +173,7 @@ def _module(
         return LogitsModule(model if device is None else model.to(device))
     folder = model_path(str(model))
     check_model_folder(folder, f"model {model}", tokenizer=False)
+    check_trainable(folder, f"model {model}")
     module = load_model(folder, dtype)
     module.to(device or default_device())
     return module

@@ -19,7 +19,7 @@ def test_an_unknown_option_names_itself_and_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    "options", [{"stations": 0}, {"stations": 13}, {"tools": "six"}, {"steps": 4}, {"items": True}]
+    "options", [{"stations": 0}, {"stations": 13}, {"steps": 4}, {"items": True}]
 )
 def test_a_setting_out_of_range_is_refused_with_the_range(options):
     with pytest.raises(UserError, match=rf"option {next(iter(options))} is .* integer in"):
@@ -45,6 +45,39 @@ def test_a_task_of_several_environments_names_the_one_that_plays_it(tmp_path):
     clash = load(None, [f"env={path}", f'env.others={{"{path[:-4]}Same": {{}}}}']).env
     with pytest.raises(UserError, match=r"two environments .*task one;"):
         registry.tasks_of_all(clash, "train", 2)
+
+
+TYPED = """
+class Door:
+    def __init__(self, wide: bool = False, high=2, far: "float" = 1.0, named: str = "", any=None):
+        pass
+"""
+
+
+def test_text_for_a_number_or_a_truth_is_refused_by_the_option(tmp_path):
+    (tmp_path / "typed.py").write_text(TYPED)
+    path = f"{tmp_path}/typed.py:Door"
+    for option, text, rule in (
+        ("wide", "no", "true or false"),
+        ("high", "1:30", "a whole number"),
+        ("far", "1_0.5", "a number"),
+    ):
+        with pytest.raises(
+            UserError, match=rf"typed.py:Door.{option}: must be {rule}, not .*{text}"
+        ):
+            registry.task_source(path, **{option: text})
+    registry.task_source(path, named="no", any="no", wide=True, high=3, far=2)
+
+
+def test_the_tasks_of_an_own_class_are_the_same_in_every_folder(tmp_path):
+    ids = []
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "typed.py").write_text(TYPED)
+        ids.append(
+            [t.task_id for t in registry.tasks(f"{tmp_path}/{place}/typed.py:Door", {}, "train", 3)]
+        )
+    assert ids[0] == ids[1] and ids[0][0].startswith("typed.py:Door/train/")
 
 
 NAMELESS = """

@@ -4,16 +4,22 @@ import fcntl
 import os
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
+from envs.registry import make
 from launch import checks
+from launch.checks.plan_options import PlanOptions
 from launch.cli import main
+from launch.preparation import prepare, write_run_folder
+from r3l.errors import UserError
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import dump, load
+from r3l.run.files.run_folder import RunFolder
 from tests.launch.fakes import refused
 
 
@@ -84,6 +90,50 @@ def test_an_environment_that_the_shipped_policy_cannot_play_is_refused(run: Path
     line = refused("--run", run, "env.others.keys={}")
     assert line.startswith("r3l-launch: env keys: the shipped policy")
     assert "warmup --env workshop --env keys " in line
+
+
+OWN = """
+from envs.base import SeededTasks
+from r3l.rollout.env_interface import EnvSpec
+
+class Door:
+    spec = EnvSpec("door", "", max_steps=1, max_response_tokens=8)
+
+    def __init__(self, file: str = "", word=""):
+        self.word = open(file).read()
+
+    def reset(self, *, seed, options=None):
+        return f"say {self.word}", {}
+
+    def step(self, action):
+        return "", 1.0, True, False, {}
+
+    def close(self):
+        pass
+"""
+
+
+def test_a_resume_from_another_folder_reads_the_files_of_the_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, word in (("a", "sesame"), ("b", "other")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "own.py").write_text(OWN)
+        (tmp_path / place / "word.txt").write_text(word)
+    monkeypatch.chdir(tmp_path / "a")
+    options = PlanOptions(tmp_path / "run")
+    given = ["model=builtin", "env=own.py:Door", "env.options.file=word.txt"]
+    with write_run_folder(prepare(load(None, given), options)):
+        pass
+    monkeypatch.chdir(tmp_path / "b")
+    again = replace(options, resume=True)
+    plan = prepare(load(RunFolder(options.run).own_config), again)
+    assert plan.changed == () and plan.config.env.name == f"{tmp_path}/a/own.py:Door"
+    assert "sesame" in make(plan.config.env.name, **plan.config.env.options).reset(seed=1)[0]
+    with pytest.raises(
+        UserError, match=r"changed setting \(env.name: .*/a/own.py:Door -> .*/b/own"
+    ):
+        prepare(load(None, given), again)
 
 
 def test_another_run_of_the_same_name_is_refused(run: Path) -> None:

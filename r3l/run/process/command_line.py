@@ -1,7 +1,9 @@
 """Writes to the user's terminal, and reports errors in one line."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -13,8 +15,23 @@ from r3l.text import printable
 
 def echo(text: str, *, err: bool = False) -> None:
     """Prints a line. Escapes control characters, since the text may come from a model. Use this
-    instead of click's echo."""
-    click.echo(printable(text), err=err)
+    instead of click's echo. Raises UserError if the line cannot be written."""
+    try:
+        click.echo(printable(text), err=err)
+    except BrokenPipeError:  # whoever read the lines has read enough
+        raise
+    except OSError as error:
+        stream = "standard error" if err else "standard output"
+        raise UserError(
+            f"{stream}: cannot be written ({error.strerror}); free its disk, or send it elsewhere"
+        ) from None
+
+
+def tell(text: str, *, err: bool = False) -> None:
+    """Prints a line that nothing depends on, as `echo` does. A full disk or a closed terminal
+    changes nothing."""
+    with suppress(OSError, UserError):
+        echo(text, err=err)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -46,7 +63,7 @@ class OneLine(click.Command):
         try:
             sys.exit(super().main(*args, **options))
         except tuple(self.errors) as error:
-            echo(f"{self.name}: {error}", err=True)
+            tell(f"{self.name}: {error}", err=True)
             sys.exit(next(self.errors[kind] for kind in self.errors if isinstance(error, kind)))
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
@@ -54,15 +71,29 @@ class OneLine(click.Command):
             message = " ".join(error.format_message().split())
             end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
-            echo(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
+            tell(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
         except click.Abort:
             sys.exit(130)
+        finally:
+            _drop_unwritten()
         sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command's function. Files that the function writes are private."""
         set_file_modes()
         return super().invoke(ctx)
+
+
+def _drop_unwritten() -> None:
+    """Drops what could not be written. At the interpreter's end it would change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 class OneLineGroup(OneLine, click.Group):

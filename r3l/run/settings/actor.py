@@ -1,12 +1,12 @@
 """Settings of the actors (actors.actor, actors.engine)."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from r3l.rollout.exploration import Decoding
-from r3l.settings.section import Section
+from r3l.settings.section import Section, without_words
 
 
 class ModelServer(Section):
@@ -106,7 +106,7 @@ class ActorConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="engine number format; auto: float32 on CPU, bfloat16 on GPU"
     )
-    engine: dict[str, Any] = Field(
+    engine: Annotated[dict[str, Any], AfterValidator(without_words)] = Field(
         default_factory=dict, description="further vLLM engine arguments, passed through"
     )
     agent: AgentConfig = Field(default_factory=lambda: AgentConfig())

@@ -1,5 +1,6 @@
 """Settings of the environments."""
 
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -60,8 +61,8 @@ class EnvConfig(Section):
 
     @property
     def title(self) -> str:
-        """The names of all environments, in one line."""
-        return " + ".join(self.names)
+        """The names of all environments, in one line, without folders of absolute paths."""
+        return " + ".join(Path(n).name if Path(n).is_absolute() else n for n in self.names)
 
     def each(self) -> tuple[Self, ...]:
         """Splits the settings into one EnvConfig for each environment."""

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from r3l.settings.section import LONGEST_S, Section
+from r3l.settings.section import LONGEST_S, Section, without_words
 
 Compute = Literal["auto", "dtype", "bfloat16"]
 ADAPTERS_LR = 1e-5
@@ -133,7 +133,7 @@ class LearnerConfig(Section):
         description="seconds that a learner's start, a micro-batch, an update, a broadcast or a "
         "checkpoint may each take; a learner that is silent for longer is started again",
     )
-    deepspeed: dict[str, Any] = Field(
+    deepspeed: Annotated[dict[str, Any], AfterValidator(without_words)] = Field(
         default_factory=dict, description="further DeepSpeed configuration, merged in"
     )
 

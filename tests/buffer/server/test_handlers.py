@@ -37,6 +37,16 @@ def test_a_name_that_cannot_be_shown_does_not_come_into_the_stats(desk, handlers
     assert _handle(desk, handlers, calls.stats()).actors == {}
 
 
+def test_metrics_that_are_not_finite_are_counted_and_the_lease_is_kept(desk, handlers, tasks):
+    desk.add(tasks(1))
+    call = calls.lease("a", 0, GroupPlan(1), {"good": 1.0, "bad": float("nan")})
+    assert _handle(desk, handlers, call).group_id
+    found = _handle(desk, handlers, calls.stats())
+    assert found.refused == {"metrics_not_finite": 1} and found.actors["a"]["good"] == 1.0
+    many = {f"m{n}": 1.0 for n in range(100_000)}
+    assert "100000 metrics" in str(_handle(desk, handlers, calls.renew((), "a", many), "s"))
+
+
 def test_a_copy_that_comes_after_a_draw_ended_without_groups_takes_none(desk, handlers, tasks):
     desk.add(tasks(3))
     assert "0 of 1 groups" in _handle(desk, handlers, calls.draw(1, 0)).reason

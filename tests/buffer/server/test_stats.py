@@ -1,10 +1,12 @@
 """The metrics of the service and of its actors."""
 
+import math
 from collections import Counter
 
 import pytest
 
 from buffer.server import stats
+from r3l.errors import RecordError
 from r3l.records import GROUP_STATES, GroupPlan
 from r3l.run.settings.buffer import RetentionConfig
 
@@ -13,11 +15,25 @@ def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten
     metrics = stats.ActorReports()
     for number in range(stats.ACTORS_LIMIT):
         metrics.update(f"a{number}", {})
-    metrics.update("a0", {f"figure{n}": float(n) for n in range(stats.METRICS_LIMIT + 9)})
+    for first in (0, 9):
+        metrics.update("a0", {f"figure{first + n}": 1.0 for n in range(stats.METRICS_LIMIT)})
     metrics.update("new", {})
     report = metrics.report()
     assert len(report) == stats.ACTORS_LIMIT and "a1" not in report
     assert len(report["a0"]) == stats.METRICS_LIMIT + 1 and "figure8" not in report["a0"]
+
+
+def test_metrics_that_are_too_many_or_cannot_be_shown_are_refused_and_nan_is_counted():
+    metrics = stats.ActorReports()
+    many = {f"figure{n}": 1.0 for n in range(stats.METRICS_LIMIT + 1)}
+    wrong = [(many, "sends 257 metrics"), ({"": 1.0}, "1 to"), ({"x" * 201: 1.0}, "1 to 200")]
+    for given, reason in [*wrong, ({"a\nb": 1.0}, "printable")]:
+        with pytest.raises(RecordError, match=reason):
+            metrics.update("a0", given)
+    assert metrics.report() == {}
+    odd = {"nan": math.nan, "far": math.inf, "near": -math.inf, "good": 1.0}
+    assert metrics.update("a0", odd) == 3
+    assert metrics.report()["a0"].keys() == {"good", "seen_s"}
 
 
 @pytest.mark.system

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import lmdb
 import pytest
@@ -191,6 +192,22 @@ def test_a_program_that_holds_all_readers_is_named_and_its_death_frees_them(tmp_
         finally:
             greedy.kill()
     Store(tmp_path / "buffer", map_gib=0.1).close()
+
+
+def test_a_reader_of_a_store_without_a_place_says_who_holds_them_and_goes_on_later(tmp_path):
+    with Store(tmp_path / "buffer", map_gib=0.1) as store:
+        command = [sys.executable, "-c", HOLDS_ALL, str(tmp_path / "buffer")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as greedy, ExitStack() as held:
+            try:
+                assert greedy.stdout is not None and int(greedy.stdout.readline()) > 100
+                with pytest.raises(StoreError, match=f"places .*{greedy.pid}.*; end one") as caught:
+                    for _ in range(9):  # one may still be ours
+                        held.enter_context(store.read())
+                assert caught.value.cause == "readers"
+            finally:
+                greedy.kill()
+        with store.read() as txn:
+            assert txn.schema()
 
 
 LOOKS = """

@@ -74,6 +74,28 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
             ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "1"},),
             "row 1: .*roles assistant",
         ),
+        *(
+            (({"prompt": "q", "answer": "1", name: value},), f"row 1: its {name} ")
+            for name, value in (
+                ("images", ["a.png"]),
+                ("image", {"bytes": ""}),
+                ("choices", ["1", "2"]),
+                ("options", "A) 1"),
+                ("tools", [{}]),
+                ("system", "be brief"),
+                ("context", ["x"]),
+            )
+        ),
+        *(
+            (({"prompt": [{"role": "user", "content": "q"} | more], "answer": "1"},), says)
+            for more, says in (
+                ({"name": "Ann"}, "row 1: the name of its messages"),
+                ({"tool_calls": [{}]}, "row 1: the tool_calls of"),
+                ({"content": [{"type": "image_url", "image_url": ""}]}, "row 1: the content of"),
+                ({"content": None}, "row 1: the content of"),
+                ({"content": []}, "row 1: the content of"),
+            )
+        ),
     ],
 )
 def test_a_file_that_holds_no_problems_is_refused_by_name_and_row(file, rows, says):
@@ -95,6 +117,24 @@ def test_every_row_becomes_a_task_of_its_own_or_the_file_is_refused(rows):
             assert "env option math.train" in str(error)
         else:
             assert len({task.task_id for task in tasks}) == len(rows)
+
+
+def test_what_a_question_is_about_comes_before_it_and_empty_fields_change_nothing(file):
+    rows = [
+        {
+            "question": "How many?",
+            "context": "Two cows.",
+            "answer": "2",
+            "images": [],
+            "tools": None,
+        },
+        {
+            "prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}] * 2}],
+            "answer": "1",
+        },
+    ]
+    prompts = [problem.prompt for problem in load("math", "train", file(*rows))]
+    assert prompts == ["Two cows.\n\nHow many?", "q\nq"]
 
 
 def test_long_and_repeated_names_of_problems_stay_apart(file):

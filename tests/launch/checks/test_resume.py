@@ -5,13 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 from click.testing import CliRunner
 
+from buffer.storage.layout import SCHEMA as SCHEMA_OF_STORE
+from buffer.storage.store import Store
 from launch.checks import resume
 from launch.checks.resume import changed_settings
 from launch.cli import main
 from learner.checkpoint import SCHEMA
+from r3l import codec
 from r3l.errors import UserError
 from r3l.files.whole_file import write_json
 from r3l.models.model_path import builtin_policy
@@ -50,6 +54,19 @@ def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True)
     if model:
         (run / "model").mkdir()
         (run / "model" / "config.json").write_text("{}")
+
+
+@pytest.mark.parametrize("schema", [SCHEMA_OF_STORE - 1, SCHEMA_OF_STORE + 1])
+def test_a_store_of_another_schema_is_refused_before_the_start(begun: Path, schema: int) -> None:
+    store = RunFolder(begun).store
+    store.mkdir()
+    Store(store, map_gib=0.01).close()
+    resume.check_store(store)
+    with lmdb.open(str(store), max_dbs=16) as env, env.begin(write=True) as raw:
+        raw.put(b"schema", codec.pack({"schema": schema}), db=env.open_db(b"sys", raw))
+    line = refused("--run", str(begun), "--resume")
+    assert f"has schema {schema}, but this r3l reads only schema" in line
+    assert "choose a new folder" in line and not (begun / "logs").exists()
 
 
 def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:

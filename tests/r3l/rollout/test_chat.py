@@ -92,7 +92,7 @@ def tokenizer_for(template: str, texts: Iterable[str] = (), specials: Any = None
 
 
 REPLIES = ("open the door", "go", "North! {a: 1}\n\nok", "the <b>room</b>")
-OBSERVATIONS = ("you are here", "the door is\nopen", "  dark  ", "R3L-REPLY and [/INST]x", "over")
+OBSERVATIONS = ("you are here", "the door is\nopen", "  dark  ", "R3L-REPLY and [/INS]x", "over")
 
 
 @GOOD

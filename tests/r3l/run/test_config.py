@@ -126,7 +126,7 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("learner.betas=[{", "'learner.betas=[{': not valid YAML"),
         ("seed=@x", "not valid YAML"),
         ("seed=!!python/object:os.system {}", "not valid YAML"),
-        ("learner.lr=2024-99-99", "not valid YAML (month must be"),
+        ("learner.lr=2024-99-99", 'learner.lr: must be a number, not "2024-99-99"'),
         ("seed=" + "1" * 5000, "not valid YAML"),
         ("seed=" + "[" * 3000, "not valid YAML"),
         ("seed=4294967296", "seed"),  # NumPy's generators, and so vLLM, take 32 bits

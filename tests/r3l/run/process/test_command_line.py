@@ -1,6 +1,8 @@
 """Wrong command lines are answered in one line."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -99,6 +101,46 @@ def test_other_ends_have_their_exit_codes() -> None:
 def test_a_group_without_a_command_shows_its_help() -> None:
     result = CliRunner().invoke(tool, [], prog_name="tool")
     assert result.exit_code == 2 and "Commands:" in result.output
+
+
+WRITES = """
+import click
+from r3l.run.process.command_line import OneLine, echo, tell
+
+@click.command("writes", cls=OneLine)
+@click.argument("how")
+def writes(how):
+    {"echo": echo, "tell": tell}[how]("a line")
+    print("went on", file=open("{file}", "a"))
+
+writes()
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "went_on"), [("echo", 2, ""), ("tell", 0, "went on\n")])
+def test_a_full_output_ends_only_a_command_whose_result_it_is(
+    tmp_path: Path, how: str, code: int, went_on: str
+) -> None:
+    file = tmp_path / "file"
+    command = [sys.executable, "-c", WRITES.replace("{file}", str(file)), how]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        silent = subprocess.run(command, stdout=full, stderr=full)
+    assert ended.returncode == silent.returncode == code
+    assert (file.read_text() if file.exists() else "") == went_on * 2
+    named = "writes: standard output: cannot be written (No space left on device); free its disk"
+    assert ended.stderr.startswith(named) == (how == "echo") and "Traceback" not in ended.stderr
+
+
+def test_a_launcher_names_its_full_output_and_a_line_of_a_run_is_left_out(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "launch.cli", "--print-config"],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("r3l-launch: standard output: cannot be written")
 
 
 def test_text_of_a_model_is_no_order_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

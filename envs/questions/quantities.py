@@ -1,0 +1,164 @@
+"""Compares what only looks like arithmetic: times, dates, ratios and units of measure.
+
+2:30 pm   a time: equal to 14:30 and 02:30 PM; not to 2:30 am, 1:15 pm or 2.5
+3:2       a ratio: equal to 6:4, since neither looks like a time; not to 1.5 or 2:3
+May 3     a date: equal to 3rd May; not to 3
+5 cm      a quantity: equal to 5 and 5 centimeters, not to 5 m
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+_TIME = re.compile(r"(\d{1,2})(?:\s*:\s*(\d\d))?(?:\s*:\s*(\d\d))?\s*(?:([ap])\.?\s*m\.?)?", re.I)
+_RATIO_NAME = re.compile(r"[A-Za-z]\w*(?:\s*:\s*[A-Za-z]\w*)+\s*=\s*")
+_NUMBERED = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
+_WHOLE = re.compile(r"\([^()]*\)")
+_LISTED = re.compile(r"[,;]|\\cup(?![a-zA-Z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\.?"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?:\s*,?\s*(?P<year>\d{4}))?"
+_DATES = [
+    re.compile(form, re.I)
+    for form in (rf"{_MONTH}\s+{_DAY}{_YEAR}", rf"{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}")
+]
+
+Same = Callable[[str, str], bool]
+Number = Callable[[str], Fraction | None]
+
+
+@dataclass(frozen=True)
+class _Time:
+    """A time as written. `half`: "a", "p" or "" (of 24 hours, or not told)."""
+
+    parts: tuple[int, ...]
+    half: str
+
+    @property
+    def of_day(self) -> tuple[int, ...] | None:
+        """The time of 24 hours; None if the half of the day is not told."""
+        hour, *rest = self.parts
+        if self.half:
+            hour = hour % 12 + 12 * (self.half == "p")
+        elif 0 < hour < 13:
+            return None
+        return (hour, *rest)
+
+
+def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
+    """Compares two texts of which at least one is a time, a date or a ratio. Returns None if none
+    is. `same`: compares parts of ratios. `number`: reads them."""
+    gold, answer = (
+        text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
+    )
+    if (ours := _date(gold)) is not None or _date(answer) is not None:
+        return ours is not None and ours == _date(answer)
+    early, late = _time(gold), _time(answer)
+    if early is None and late is not None and late.half and re.fullmatch(r"\d{1,2}", gold):
+        early = _Time((int(gold), 0), "")  # the hour alone
+    if early is not None and late is not None:
+        return _same_time(early, late)
+    known, given = _ratio(gold), _ratio(answer)
+    if not known and not given:
+        return None if early is None and late is None else False
+    if len(known) != len(given) or early is not None or late is not None:
+        return False
+    return all(map(same, known, given)) or _proportional(known, given, number)
+
+
+def _same_time(gold: _Time, answer: _Time) -> bool:
+    if len(gold.parts) != len(answer.parts):
+        return False
+    if gold.half == answer.half or (answer.half and gold.of_day is None):
+        return gold.parts == answer.parts
+    return gold.of_day is not None and gold.of_day == answer.of_day
+
+
+def _time(text: str) -> _Time | None:
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not (found[2] or found[4]):
+        return None
+    half = (found[4] or "").lower()
+    parts = (int(found[1]), int(found[2] or 0), *([int(found[3])] if found[3] else []))
+    most = 12 if half else 24
+    return None if parts[0] > most or any(part > 59 for part in parts[1:]) else _Time(parts, half)
+
+
+def _date(text: str) -> tuple[int, ...] | None:
+    """Returns the numbers of a date in the order year, month, day; of 5/3/2020, as written."""
+    text = text.strip()
+    if found := _NUMBERED.fullmatch(text):
+        return tuple(int(part) for part in found.groups() if part and part.isdigit())
+    for form in _DATES:
+        if found := form.fullmatch(text):
+            month = _MONTHS.index(found["month"].lower()) + 1
+            return int(found["year"] or 0), month, int(found["day"])
+    return None
+
+
+def _ratio(text: str) -> tuple[str, ...]:
+    """Returns the parts of a ratio such as 3:2. Returns () for anything else, such as a list."""
+    text, level, parts, outside = _RATIO_NAME.sub("", text, count=1), 0, [""], ""
+    for character in text:
+        level += (character in "([{") - (character in ")]}")
+        outside += character if level == 0 else ""
+        if character == ":" and level == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    parts = [part.strip() for part in parts]
+    return tuple(parts) if len(parts) > 1 and all(parts) and not _LISTED.search(outside) else ()
+
+
+def _proportional(gold: tuple[str, ...], answer: tuple[str, ...], number: Number) -> bool:
+    known, given = [*map(number, gold)], [*map(number, answer)]
+    pairs = [(a, b) for a, b in zip(known, given, strict=True) if a is not None and b is not None]
+    if len(pairs) < len(gold) or any(a <= 0 or b <= 0 for a, b in pairs):
+        return False
+    return len({a / b for a, b in pairs}) == 1
+
+
+# ── units ───────────────────────────────────────────────────────────────────────────────
+
+_UNITS = {
+    short: words.split()[0]
+    for words in (
+        "mm millimeter millimetre", "cm centimeter centimetre", "m meter metre",
+        "km kilometer kilometre", "inch inche", "ft foot feet", "yd yard", "mi mile",
+        "mg milligram", "g gram", "kg kilogram kilo", "lb pound", "oz ounce", "ton tonne",
+        "s sec second", "min minute", "h hr hour", "day", "week", "month", "year", "ml milliliter",
+        "l liter litre", "gallon", "quart", "pint", "cup", "dollar", "cent", "euro", "degree",
+        "radian", "mph",
+    )
+    for short in words.split()
+}  # fmt: skip
+"""Units of measure without a plural's s, by each of their names."""
+_SQUARE = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
+_EMPTY = frozenset("of the in total long high wide tall old away each unit and".split())
+
+
+def units_agree(gold: str, answer: str) -> bool:
+    """Whether the units of two texts are the same, or one of them has none. Units of measure are
+    compared if both texts have them, and else the other words."""
+    ours, theirs = _unit(gold), _unit(answer)
+    if ours is None or theirs is None:
+        return True
+    if ours[0] and theirs[0]:
+        return (ours[0], ours[2]) == (theirs[0], theirs[2])
+    if ours[0] or theirs[0]:
+        return True
+    return ours[2] == theirs[2] and (ours[1] <= theirs[1] or theirs[1] <= ours[1])
+
+
+def _unit(text: str) -> tuple[frozenset[str], frozenset[str], int] | None:
+    """Returns the units of measure, the other words and the power in the words after a number."""
+    found = [word.lower() for word in re.findall(r"[A-Za-z]+", text)]
+    if not found:
+        return None
+    powers = [_SQUARE[word] for word in found if word in _SQUARE]
+    powers += [int(power) for power in re.findall(r"\^\s*\{?\s*([23])", text)]
+    words = {word if word in _UNITS else word.removesuffix("s") for word in found}
+    measures = frozenset(_UNITS[word] for word in words if word in _UNITS and word not in _EMPTY)
+    return measures, frozenset(words - _EMPTY - set(_UNITS) - set(_SQUARE)), max(powers, default=1)

@@ -1,0 +1,105 @@
+"""Keeps text text: the text of a special token, in a message or a tool's result, is encoded as
+ordinary tokens. Otherwise an observation could end its turn and forge another one.
+
+    message ─► marked ─► chat template ─► encode: special tokens of the template alone
+               <|im_end|> has a break after its first character, at which the text is encoded apart
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_ESCAPE = "\ufdd0"  # a noncharacter, which no text should hold
+BREAK, _OWN = f"{_ESCAPE}0", f"{_ESCAPE}1"
+"""The mark at which a text is encoded apart, and the mark for the text's own `_ESCAPE`."""
+_KEPT = ("role", "type")
+"""Fields of a message that a template reads as names."""
+_LIKE_MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
+_ANCHOR = "\n"
+
+
+class SpecialText:
+    """Marks the texts of a tokenizer's special tokens, and encodes texts that hold marks.
+
+    `counted`: how many marked texts there were since the last `take`. Several objects may share it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self._added = {str(token): bool(token.special) for token in added.values()}
+        ids = getattr(tokenizer, "all_special_ids", ())
+        self._texts = {text for text, special in self._added.items() if special}
+        self._texts |= {str(tokenizer.convert_ids_to_tokens(i)) for i in ids}
+        self._pattern = _pattern(self._texts)
+        self.counted = Counter[str]()
+
+    def add_from(self, frame: str) -> None:
+        """Also treats as special the added tokens in `frame`, a template's own text, that look like
+        <markup>. Words, and the tags of reasoning, stay as they are."""
+        own = [text for text in self._added if text in frame and _LIKE_MARKUP.fullmatch(text)]
+        self._texts |= {text for text in own if "think" not in text.lower()}
+        self._pattern = _pattern(self._texts)
+
+    def marked(self, value: Any) -> Any:
+        """Returns a message, or another plain value, with marks in the texts of special tokens."""
+        if isinstance(value, str):
+            return self._marked_text(value)
+        if isinstance(value, dict):
+            return {key: each if key in _KEPT else self.marked(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.marked(each) for each in value]
+        return value
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text. Encodes it piece by piece if it has marks."""
+        if _ESCAPE not in text:
+            return self._encode(text)
+        first, *rest = (piece.replace(_OWN, _ESCAPE) for piece in text.split(BREAK))
+        ids = self._encode(first)
+        for piece in rest:
+            ids += self._encode_inside(piece)
+        return ids
+
+    def take(self) -> int:
+        """Returns how many marked texts there were, and counts from 0 again."""
+        return self.counted.pop("texts", 0)
+
+    def _marked_text(self, text: str) -> str:
+        if self._pattern is None or (_ESCAPE not in text and not self._pattern.search(text)):
+            return text
+        self.counted["texts"] += 1
+        pieces, begun = [], 0
+        for at in self._places(text):
+            pieces.append(text[begun : at + 1])
+            begun = at + 1
+        return BREAK.join(piece.replace(_ESCAPE, _OWN) for piece in (*pieces, text[begun:]))
+
+    def _places(self, text: str) -> Iterator[int]:
+        """Yields where the texts of special tokens begin, also inside one another."""
+        assert self._pattern is not None
+        at = -1
+        while found := self._pattern.search(text, at + 1):
+            at = found.start()
+            yield at
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_inside(self, text: str) -> list[int]:
+        """Encodes a text that continues another one. Some tokenizers begin each text with a space;
+        here it is left out."""
+        anchor, both = self._encode(_ANCHOR), self._encode(_ANCHOR + text)
+        return both[len(anchor) :] if both[: len(anchor)] == anchor else self._encode(text)
+
+
+def without_marks(text: str) -> str:
+    """Returns a rendered text as a reader sees it."""
+    return text.replace(BREAK, "").replace(_OWN, _ESCAPE)
+
+
+def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Makes a pattern for texts of two characters and more; None if there are none."""
+    longest_first = sorted((text for text in texts if len(text) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

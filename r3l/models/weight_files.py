@@ -1,0 +1,159 @@
+"""Compares a model folder's weights with what its index and its config.json say of them. Reads only
+the headers of the files."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from r3l.errors import UserError
+from r3l.files.user_file import read_text
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The files by which transformers finds weights in one file, and in several."""
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
+_ROWS = re.compile(r"(?:^|\.)(?:embed_tokens|wte)\.weight$")
+_FEWER_BITS = ("F8", "F4", "F6")
+Header = dict[str, dict[str, Any]]
+
+
+def check_weights(folder: Path, called: str) -> None:
+    """Raises UserError if weights are missing, damaged or of another model than config.json says.
+    `called`: how the message begins."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not (folder / INDEX).exists():
+        _refuse_without(folder, called)
+    found = {file.name: _header(file, called) for file in files}
+    if (folder / INDEX).exists():
+        index = _index(folder / INDEX, called)
+        _compare(found, index, f"{called}: {INDEX}")
+    elif SINGLE not in found:
+        raise UserError(
+            f"{called}: its weights are {files[0].name}, without {SINGLE} or {INDEX}, by which "
+            "they are found; copy the whole folder, or save the model with save_pretrained"
+        )
+    _check_shape(folder, {name: of for each in found.values() for name, of in each.items()}, called)
+
+
+def check_trainable(folder: Path, called: str) -> None:
+    """Raises UserError if the weights are quantized, since the learner cannot train them."""
+    settings = _settings(folder)
+    kind = settings.get("quantization_config")
+    other = next(
+        (f for f in ("quantize_config.json", "hf_quant_config.json") if (folder / f).is_file()), ""
+    )
+    small = next(
+        (of["dtype"] for file in sorted(folder.glob("*.safetensors"))
+         for of in _header(file, called).values() if str(of.get("dtype")).startswith(_FEWER_BITS)),
+        "",
+    )  # fmt: skip
+    named = (
+        f"quantization_config: {_method(kind)}"
+        if kind
+        else other or (small and f"numbers of {small}")
+    )
+    if named:
+        raise UserError(
+            f"{called}: its weights are quantized ({named}), and the learner cannot train such "
+            "weights; give the model that it was made of, in bfloat16 or float32"
+        )
+
+
+def _method(kind: Any) -> str:
+    return str(kind.get("quant_method", "unknown")) if isinstance(kind, dict) else str(kind)[:40]
+
+
+def _refuse_without(folder: Path, called: str) -> None:
+    if pickled := next(folder.glob("*.bin"), None):
+        raise UserError(
+            f"{called}: its weights are {pickled.name}, a pickle, which may hold code; load the "
+            "model elsewhere, and save it with save_pretrained, which writes *.safetensors"
+        )
+    raise UserError(f"{called}: no weights (*.safetensors) in {folder}; copy the whole folder")
+
+
+def _header(file: Path, called: str) -> Header:
+    """Returns the type and shape of each tensor in a file. Raises UserError for a damaged file."""
+    try:
+        with safe_open(file, framework="np"):  # compares the header with the file's size
+            pass
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header: Header = json.loads(opened.read(size))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(
+            f"{called}: {file.name} is damaged ({_reason(file, error)}); copy it again"
+        ) from None
+    header.pop("__metadata__", None)
+    return header
+
+
+def _reason(file: Path, error: Exception) -> str:
+    try:
+        with file.open("rb") as opened:
+            if opened.read(64).startswith(b"version https://git-lfs"):
+                return "it is a pointer of Git LFS: run git lfs pull"
+    except OSError:
+        pass
+    return f"{error!s:.80}"
+
+
+def _index(file: Path, called: str) -> dict[str, str]:
+    """Reads an index: the file of each tensor."""
+    text = read_text(file, f"{called}: {file.name}", "copy it again", limit=None)
+    try:
+        index = json.loads(text)["weight_map"]
+        if index and all(isinstance(part, str) for part in index.values()):
+            return dict(index)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    raise UserError(f"{called}: {file.name} is no index of weights; copy it again")
+
+
+def _compare(found: Mapping[str, Header], index: Mapping[str, str], what: str) -> None:
+    """Raises UserError if a file or a tensor of the index is missing."""
+    if missing := sorted({file for file in index.values() if file not in found}):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(
+            f"{what} names {missing[0]}{more}, which the folder lacks; copy the whole folder"
+        )
+    if absent := [name for name, file in index.items() if name not in found[file]]:
+        raise UserError(
+            f"{what} names the tensor {absent[0]} of {index[absent[0]]}, which that file lacks "
+            f"({len(absent)} in all); copy index and files from the same place"
+        )
+
+
+def _check_shape(folder: Path, tensors: Header, called: str) -> None:
+    """Raises UserError if config.json names more layers, or other rows of the embedding, than the
+    weights have. transformers would begin with random numbers in their place."""
+    settings = _settings(folder)
+    text = settings.get("text_config")
+    text = text if isinstance(text, dict) else settings
+    layers = {int(found[1]) for name in tensors if (found := _LAYER.search(name))}
+    asked = text.get("num_hidden_layers")
+    missing = set(range(asked)) - layers if isinstance(asked, int) and layers else set()
+    if missing:
+        raise UserError(
+            f"{called}: config.json has {asked} layers, and the weights lack layer "
+            f"{min(missing)}; copy both from the same place"
+        )
+    sizes = {of["shape"][0] for name, of in tensors.items() if _ROWS.search(name) and of["shape"]}
+    size = text.get("vocab_size")
+    if isinstance(size, int) and len(sizes) == 1 and sizes != {size}:
+        raise UserError(
+            f"{called}: config.json has a vocab_size of {size}, and the embedding has "
+            f"{sizes.pop()} rows; copy both from the same place"
+        )
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Reads config.json; {} if it is damaged, which `read_tokenizer` reports."""
+    try:
+        settings = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
