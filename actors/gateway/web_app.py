@@ -3,12 +3,14 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
-KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`.
+KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`. If a
+client sends two keys, one of them must be the attempt's.
 """
 
 import asyncio
 import hashlib
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -20,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from actors.gateway.address import check_certificate, listen, reached_at
 from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import Session
-from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
 KEEP_ALIVE_S = 15.0
@@ -47,16 +49,13 @@ class WebApp:
         self.app = Starlette(routes=routes, exception_handlers={Refused: _refusal})
 
     @asynccontextmanager
-    async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Runs the server and yields its URL. Port 0 means any free port. With host 0.0.0.0, the
-        URL has this machine's name. Raises UserError if listening fails."""
-        try:
-            listening = socket.create_server((host, port))
-        except OSError as error:
-            raise UserError(
-                f"actor.agent.port={port}: cannot listen on {host} ({error.strerror}); set 0 for "
-                "any free port"
-            ) from None
+    async def served(self, host: str, port: int, certificate: str = "") -> AsyncIterator[str]:
+        """Runs the server and yields its URL, which has been tried. Port 0 means any free port.
+        With host 0.0.0.0 or ::, the URL has this machine's name. `certificate`: a PEM file with a
+        key, for https. Raises UserError if listening fails."""
+        if certificate:
+            check_certificate(certificate)
+        listening = listen(host, port)
         # Else the kernel holds an answer back until the client confirms its head: 40 ms a call.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
@@ -69,14 +68,16 @@ class WebApp:
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=int(END_S),
+            ssl_certfile=os.path.expanduser(certificate) or None,
         )
         server = uvicorn.Server(config)
         # The signal handlers are the actor's.
         server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            shown = socket.gethostname() if host == "0.0.0.0" else host
-            yield f"http://{shown}:{listening.getsockname()[1]}"
+            bound = listening.getsockname()[1]
+            shown = await asyncio.to_thread(reached_at, host, bound)
+            yield f"http{'s' * bool(certificate)}://{shown}:{bound}"
         finally:
             server.should_exit = server.force_exit = True
             with suppress(TimeoutError):
@@ -134,12 +135,12 @@ class WebApp:
         return JSONResponse({"object": "list", "data": [model | {"max_model_len": length}]})
 
     async def _task(self, request: Request) -> Response:
-        return JSONResponse(self._session(request).task.options.get("task", {}))
+        return JSONResponse(self._session(request).shown)
 
     async def _result(self, request: Request) -> Response:
         session = self._session(request)
         session.finish(_parsed(await _read(request)))
-        return JSONResponse({})
+        return JSONResponse({"graded": True} if session.graded else {})
 
     async def _mcp(self, request: Request) -> Response:
         given = request.path_params
@@ -149,8 +150,9 @@ class WebApp:
         return Response(status_code=202) if reply is None else JSONResponse(reply)
 
     def _session(self, request: Request) -> Session:
-        _, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return self._session_of(bearer or request.headers.get("x-api-key", ""))
+        given = request.headers.getlist
+        keys = [value.partition(" ")[2] for value in given("authorization")] + given("x-api-key")
+        return self._session_of(next((key for key in keys if key in self.sessions), ""))
 
     def _session_of(self, key: str) -> Session:
         session = self.sessions.get(key)
