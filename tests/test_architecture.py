@@ -43,6 +43,7 @@ ABOVE_THEIR_FOLDERS = {"launch"}
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
     "actors/agents/test_any_tree_of_calls.py",
+    "actors/agents/test_hostile_agents.py",
     "actors/agents/test_replayed_sessions.py",
     "actors/gateway/test_real_clients.py",
     "actors/test_explored_groups.py",
