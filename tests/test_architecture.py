@@ -43,6 +43,7 @@ ABOVE_THEIR_FOLDERS = {"launch"}
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
     "actors/agents/test_any_tree_of_calls.py",
+    "actors/agents/test_hostile_agents.py",
     "actors/agents/test_replayed_sessions.py",
     "actors/gateway/test_any_stop_text.py",
     "actors/dialects/test_any_streamed_answer.py",

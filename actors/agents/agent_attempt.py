@@ -11,12 +11,12 @@ actors.agents.next_process decides whether another process follows one that fail
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from actors.agents.attempt_record import Train, trajectory
@@ -32,7 +32,16 @@ from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
-from r3l.errors import EnvironmentFailed, EpisodeError, R3LError, RecordFailed, ReplayDiverged
+from envs.agents.agent_variables import direct_hosts, unset_names
+from r3l.errors import (
+    EnvironmentFailed,
+    EpisodeError,
+    R3LError,
+    RecordFailed,
+    ReplayDiverged,
+    UserError,
+)
+from r3l.notices import notice_again
 from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
@@ -41,6 +50,7 @@ from r3l.rollout.failures import record_failed
 from r3l.rollout.policy_interface import Policy
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
+from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import AgentConfig
 
 log = logging.getLogger(__name__)
@@ -57,7 +67,8 @@ MakePlayable = Callable[[Task], Playable]
 
 @dataclass
 class Gateway:
-    """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key."""
+    """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key.
+    `unset`: the environment variables that no agent and no grader gets."""
 
     policy: Policy
     reader: ReplyReader
@@ -67,6 +78,7 @@ class Gateway:
     url: str
     replays: Replays
     snapshots: Snapshots
+    unset: Sequence[str] = ()
 
 
 @asynccontextmanager
@@ -83,9 +95,14 @@ async def agents_served(
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
     app = WebApp(sessions, OtherModels(settings.models), counts.agent)
-    async with app.served(settings.host, settings.port) as url:
+    _check_encrypted(config)
+    async with app.served(settings.host, settings.port, settings.certificate) as url:
         snapshots = Snapshots(settings.max_divergences, counts.agent)
-        gateway = Gateway(policy, reader, counts, settings, sessions, url, replays, snapshots)
+        servers = [server.key for server in settings.models.values()]
+        unset = unset_names(os.environ, config.env.pass_environment, servers)
+        gateway = Gateway(
+            policy, reader, counts, settings, sessions, url, replays, snapshots, unset
+        )
 
         def make(task: Task) -> Playable:
             env = make_env(task)
@@ -176,6 +193,7 @@ class AgentEnvironment:
             async with self._served(session) as relay:
                 facts = await self._prepared(task)
                 relay.urls, session.answer_mcp = facts.servers, relay.answer
+                session.shown, session.graded = facts.task, facts.graded
                 saved = self._attach_world(facts, world)
                 outcome = await self._outcome(facts)
                 made = self._record(outcome, self.settings.train)
@@ -208,9 +226,8 @@ class AgentEnvironment:
             metrics.agents_running = len(sessions)
 
     async def _prepared(self, task: Task) -> AgentFacts:
-        secret = [server.key for server in self.settings.models.values()]
-        given = task.options.get("task", {})
-        return await guarded(lambda: self.runner.prepare(given, secret))
+        given, unset = task.options.get("task", {}), list(self.gateway.unset)
+        return await guarded(lambda: self.runner.prepare(given, unset))
 
     def _attach_world(self, facts: AgentFacts, world: World | None) -> World | None:
         """In a retry, has `world` restored at the pivot. In a base attempt that may be retried, has
@@ -337,10 +354,16 @@ class AgentEnvironment:
         if session.problem is not None:
             raise session.problem
         result = session.result
-        if result is None and in_time and state.exit != 0 and not session.full:
+        posted = result is not None
+        if facts.graded and result is not None and not result.get("failed"):
+            self._note_posted(result)
+            result = None  # the grader's counts
+        if not posted and in_time and state.exit != 0 and not session.full:
             code = state.exit
             error = AgentKilled if code in KILLED else EnvironmentFailed
             why = f"the agent ended with exit code {code}: {state.stderr}"
+            if missed := [name for name in facts.hidden if f"{name!r}" in state.stderr]:
+                why += f" (only the grader sees {missed[0]}: env.options.hidden)"
             raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
             limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
@@ -358,23 +381,42 @@ class AgentEnvironment:
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
         )
 
+    def _note_posted(self, result: dict[str, Any]) -> None:
+        """Says, once a minute, that a posted reward does not count."""
+        notice_again(
+            "posted",
+            f"an agent posted {result!r:.100}; it ended the attempt, whose reward is that of its "
+            "grader (env.options.reward)",
+        )
+
     def _variables(self, servers: Iterable[str] = ()) -> dict[str, str]:
         key, url = self.session.key, self.gateway.url
-        proxied = *map(os.environ.get, ("no_proxy", "NO_PROXY")), urlsplit(url).hostname
-        direct = ",".join(filter(None, proxied))
         return {
             "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_BASE": f"{url}/v1",  # of older clients
             "OPENAI_API_KEY": key,
             "ANTHROPIC_BASE_URL": url,
             "ANTHROPIC_API_KEY": key,
             "R3L_URL": url,
-            "NO_PROXY": direct,  # a proxy must not get these calls
-            "no_proxy": direct,
+            **direct_hosts(os.environ, urlsplit(url).hostname or ""),
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI
         } | {
             f"R3L_MCP_{name.upper().replace('-', '_')}": f"{url}/mcp/{name}/{key}"
             for name in servers
         }
+
+
+def _check_encrypted(config: RunConfig) -> None:
+    """Raises UserError if the key of an attempt would go to another machine unencrypted."""
+    for env in config.env.each():
+        command = str(env.options.get("command", ""))
+        far = command.startswith("http://") and not is_near(command)
+        if far and not config.actor.agent.plain_http:
+            raise UserError(
+                f"env {env.name}: command {command}: the key of each attempt would leave this "
+                "machine unencrypted; use https, or set actor.agent.plain_http=true on a network "
+                "that only you can reach"
+            )
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> ContinuingPlayer | None:

@@ -11,9 +11,11 @@ restored world. If the tape answered the agent's `initialize`, the new server fi
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -26,6 +28,7 @@ from actors.gateway.passed_calls import Message
 from actors.gateway.recorded_call import RetryPlayer, diverged, hash_of_passed
 from actors.gateway.session import Session
 from r3l.errors import EnvironmentFailed
+from r3l.run.process.endpoints import is_near
 from r3l.text import encodable
 from r3l.views.tape import MCP
 
@@ -189,7 +192,7 @@ class PipeServer:
         # `held` is a reader: without one, the input cannot be opened before the server reads it.
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
-        held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
+        held, written, read = _pipes(name, *flags)
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(LONGEST_LINE)
         out, flow = await loop.connect_write_pipe(Flow, os.fdopen(written, "wb", 0))
         reader = asyncio.StreamReaderProtocol(lines)
@@ -279,7 +282,9 @@ class HttpServer:
     def __init__(self, name: str, url: str) -> None:
         self.name, self.url, self.own = name, url, dict[str, str]()
         # No timeout here: the attempt's applies.
-        self.client = httpx.AsyncClient(timeout=None, follow_redirects=False)
+        self.client = httpx.AsyncClient(
+            timeout=None, follow_redirects=False, trust_env=not is_near(url)
+        )
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
         """Posts a message. Returns the reply, which may come in a stream."""
@@ -318,6 +323,21 @@ def _text(value: Any) -> str:
     """Writes JSON that can be recorded: half a surrogate pair stays an escape."""
     text = json.dumps(value, ensure_ascii=False)
     return text if encodable(text) == text else json.dumps(value)
+
+
+def _pipes(name: str, *wanted: tuple[str, int]) -> list[int]:
+    """Opens pipes. Raises EnvironmentFailed if the agent has put something else in their place."""
+    opened: list[int] = []
+    try:
+        for path, flags in wanted:
+            opened.append(os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW))
+            if not stat.S_ISFIFO(os.fstat(opened[-1]).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "another file is in its place", path)
+    except OSError as error:
+        for pipe in opened:
+            os.close(pipe)
+        raise _failed(name, f"has lost its pipes ({error.strerror})") from None
+    return opened
 
 
 def _failed(name: str, why: str) -> EnvironmentFailed:

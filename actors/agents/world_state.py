@@ -7,29 +7,24 @@ retry          pivot ─► restore k; restore_failed if this fails, is late or 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 from actors.agents.next_process import RestoreFailed
 from envs.agents.agent_runner import Operation, ProcessState
 from r3l.errors import EnvironmentFailed
+from r3l.files.temporary_folder import held_folder, remove_left, remove_tree
 from r3l.notices import notice
 from r3l.records import Trajectory
 
 MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
 PREFIX = "r3l-snapshots-"
-LOCKED_S = 60.0
-"""An unlocked folder that is older than this many seconds belongs to a dead actor."""
 
 Run = Callable[[Operation, str, int], Awaitable[tuple[ProcessState, bool]]]
 """Runs (operation, folder, call). Returns the ended process's state, and whether it was in time."""
@@ -41,10 +36,8 @@ class Snapshots:
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
-        self.root = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-        self.lock = os.open(self.root.name, os.O_RDONLY)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        _remove_left(Path(self.root.name).parent)
+        self.root, self.lock = held_folder(PREFIX)
+        remove_left(PREFIX, suffix="")
         self.worlds: dict[str, World] = {}
         self.bytes = 0  # of all worlds, including those of running attempts
 
@@ -54,7 +47,7 @@ class Snapshots:
 
     def new(self, run: Run) -> World | None:
         """Returns an empty world for a base attempt, or None after too many failures."""
-        folder = tempfile.mkdtemp(dir=self.root.name) if self.usable else ""
+        folder = tempfile.mkdtemp(dir=self.root) if self.usable else ""
         return World(self, Path(folder), run) if folder else None
 
     async def keep(self, world: World, attempt: Trajectory) -> None:
@@ -73,7 +66,7 @@ class Snapshots:
         return self.worlds.pop(_name(base), None) if self.usable else None
 
     def close(self) -> None:
-        self.root.cleanup()
+        remove_tree(self.root)
         os.close(self.lock)
 
     def failed(self, count: str, why: str) -> None:
@@ -137,7 +130,7 @@ class World:
         await self._clear()
 
     async def _clear(self) -> None:
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, self.folder)
         self._takes(0)
 
     def _takes(self, size: int) -> None:
@@ -150,19 +143,6 @@ class World:
             why = state.stderr if in_time else "it took too long (actor.agent.state_s)"
             raise EnvironmentFailed(f"agent: {operation} failed before call {call}: {why}")
         return dict(json.loads(state.stdout))
-
-
-def _remove_left(parent: Path) -> None:
-    """Removes the folders of actors that were killed. A live actor's folder is locked."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it is locked, or another user's
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(lock).st_mtime > LOCKED_S:
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 def _name(attempt: Trajectory) -> str:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from actors.dialects.dialects import MESSAGES, Dialect
 from actors.gateway.recorded_call import hash_of_passed
 from actors.gateway.session import MOST_CALLS, Session
 from r3l.errors import UserError
+from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import ModelServer
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
@@ -33,13 +35,30 @@ class OtherModels:
 
     def __init__(self, servers: Mapping[str, ModelServer]) -> None:
         self.servers = servers
-        self.client = httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False)
         for pattern, server in servers.items():
             if server.key and not os.environ.get(server.key):
                 raise UserError(
                     f"actor.agent.models: {pattern}: the environment variable {server.key} is not "
                     "set; set it to the server's API key"
                 )
+        if not all(is_near(server.url) for server in servers.values()):
+            try:
+                assert self.client
+            except (ImportError, ValueError) as error:
+                raise UserError(
+                    f"actor.agent.models: the proxy of the environment variables cannot be used "
+                    f"({error})"
+                ) from None
+
+    @cached_property
+    def client(self) -> httpx.AsyncClient:
+        """Asks servers on other machines, through the user's proxy."""
+        return httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False)
+
+    @cached_property
+    def near(self) -> httpx.AsyncClient:
+        """Asks servers on this machine."""
+        return httpx.AsyncClient(timeout=LIMIT_S, follow_redirects=False, trust_env=False)
 
     def server_of(self, body: Mapping[str, Any]) -> ModelServer | None:
         """Returns the server of the model that a request names, or None for the policy."""
@@ -64,7 +83,8 @@ class OtherModels:
             headers |= by_name if dialect is MESSAGES else {"authorization": f"Bearer {secret}"}
         url, began = server.url.rstrip("/") + request.url.path.removeprefix("/v1"), time.monotonic()
         try:
-            answer, content = await posted(self.client, url, raw, headers)
+            client = self.near if is_near(url) else self.client
+            answer, content = await posted(client, url, raw, headers)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None

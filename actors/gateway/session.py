@@ -56,6 +56,8 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. The policy reads `guidance` in trained calls of the kind `main`.
 
+    `shown`: what the agent may see of its task. `graded`: a grader gives the reward, so that a
+    result which the agent posts ends the attempt and is not its reward.
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or
     the attempt ends. `ended`: set once no further call is answered. `full`: whether the context of
@@ -74,6 +76,8 @@ class Session:
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
     answer_mcp: AnswerMcp | None = None
+    graded: bool = False
+    shown: dict[str, Any] = field(init=False)
     restored: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     result: dict[str, Any] | None = field(default=None, init=False)
@@ -82,6 +86,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
+        self.shown = self.task.options.get("task", {})
         self.context_length: int | None = getattr(self.policy, "context_length", None)
         self.tree = CallTree(self.reader.chat, self.context_length)
         self.passed, self.reading_long = PassedCalls(self.began), asyncio.Lock()

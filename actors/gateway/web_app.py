@@ -3,12 +3,14 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
-KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`.
+KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`. If a
+client sends two keys, one of them must be the attempt's.
 """
 
 import asyncio
 import hashlib
 import json
+import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -25,11 +27,11 @@ from starlette.routing import Route
 from actors.dialects.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
 from actors.dialects.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.dialects.fields import FieldLog
+from actors.gateway.address import check_certificate, listen, reached_at
 from actors.gateway.connections import Connections
 from actors.gateway.other_models import OtherModels
 from actors.gateway.request_limits import RequestReader, check_values
 from actors.gateway.session import Session
-from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
 HELD_LIMIT = 4 * BODY_LIMIT
@@ -66,16 +68,13 @@ class WebApp:
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     @asynccontextmanager
-    async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Runs the server and yields its URL. Port 0 means any free port. With host 0.0.0.0, the
-        URL has this machine's name. Raises UserError if listening fails."""
-        try:
-            listening = socket.create_server((host, port))
-        except OSError as error:
-            raise UserError(
-                f"actor.agent.port={port}: cannot listen on {host} ({error.strerror}); set 0 for "
-                "any free port"
-            ) from None
+    async def served(self, host: str, port: int, certificate: str = "") -> AsyncIterator[str]:
+        """Runs the server and yields its URL, which has been tried. Port 0 means any free port.
+        With host 0.0.0.0 or ::, the URL has this machine's name. `certificate`: a PEM file with a
+        key, for https. Raises UserError if listening fails."""
+        if certificate:
+            check_certificate(certificate)
+        listening = listen(host, port)
         # Else the kernel holds an answer back until the client confirms its head: 40 ms a call.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connections = Connections(self._closed)
@@ -91,6 +90,7 @@ class WebApp:
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=int(END_S),
+            ssl_certfile=os.path.expanduser(certificate) or None,
         )
         server = uvicorn.Server(config)
         # The signal handlers are the actor's.
@@ -98,8 +98,9 @@ class WebApp:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         sweeping = asyncio.create_task(connections.sweep())
         try:
-            shown = socket.gethostname() if host == "0.0.0.0" else host
-            yield f"http://{shown}:{listening.getsockname()[1]}"
+            bound = listening.getsockname()[1]
+            shown = await asyncio.to_thread(reached_at, host, bound)
+            yield f"http{'s' * bool(certificate)}://{shown}:{bound}"
         finally:
             sweeping.cancel()
             self.reader.close()
@@ -182,13 +183,13 @@ class WebApp:
         return JSONResponse({"object": "list", "data": [model | {"max_model_len": length}]})
 
     async def _task(self, request: Request) -> Response:
-        return JSONResponse(self._session(request).task.options.get("task", {}))
+        return JSONResponse(self._session(request).shown)
 
     async def _result(self, request: Request) -> Response:
         session = self._session(request)
         async with _held(session, request) as raw:
             session.finish(_parsed(raw))
-        return JSONResponse({})
+        return JSONResponse({"graded": True} if session.graded else {})
 
     async def _mcp(self, request: Request) -> Response:
         given = request.path_params
@@ -219,8 +220,9 @@ class WebApp:
         return await self._refusal(request, fault)
 
     def _session(self, request: Request) -> Session:
-        _, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return self._session_of(bearer or request.headers.get("x-api-key", ""))
+        given = request.headers.getlist
+        keys = [value.partition(" ")[2] for value in given("authorization")] + given("x-api-key")
+        return self._session_of(next((key for key in keys if key in self.sessions), ""))
 
     def _session_of(self, key: str) -> Session:
         session = self.sessions.get(key)

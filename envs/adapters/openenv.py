@@ -18,6 +18,7 @@ from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, text_in
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
+from r3l.run.process.endpoints import is_near
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
@@ -127,7 +128,8 @@ class OpenEnv:
     def _schema(self) -> dict[str, Any]:
         """Returns the JSON schema of an action. Raises UserError if there is no OpenEnv server."""
         try:
-            answer = httpx.get(f"{self.url}/schema", timeout=10.0)
+            schema, far = f"{self.url}/schema", not is_near(self.url)
+            answer = httpx.get(schema, timeout=10.0, trust_env=far)
             return dict(answer.raise_for_status().json()["action"])
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
             raise UserError(

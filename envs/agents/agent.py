@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from envs.agents.agent_checks import (
     starter_of,
     starter_of_function,
 )
-from envs.agents.agent_process import AgentProcess, Argv, child_environment
+from envs.agents.agent_process import AgentProcess, Argv
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, Operation, ProcessState, Saved
-from envs.agents.agent_tasks import NAME, read_tasks
+from envs.agents.agent_tasks import NAME, Hidden, read_tasks
+from envs.agents.agent_variables import child_environment
+from envs.agents.opened_folder import FOLDER, OpenedFolder
 from envs.base import TaskSource
-from r3l.errors import UserError
+from r3l.errors import EnvironmentFailed, UserError
+from r3l.files.temporary_folder import held_folder
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
 
@@ -34,6 +37,9 @@ COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
 """Most bytes of R3L_TASK. A longer task is left out, since Linux would start no program with it."""
+
+LONGEST_ARGUMENT = (128 << 10) - 1
+"""Most bytes of one argument of a program (Linux, MAX_ARG_STRLEN)."""
 
 SAVED: dict[str, Saved] = {"": "folder", NOTHING: "nothing"}
 """What is saved by a value of the option `snapshot`. By any other value: all state."""
@@ -57,6 +63,11 @@ class Agent:
       or a command that saves the state outside the folder
     - `restore`: the command that restores the state outside the folder (envs.agents.workspace_copy)
     - `mcp`: MCP servers by name, each a command or a URL
+    - `hidden`: fields of the tasks that only the grader sees, such as `answer` or `info.answer`;
+      by default, with a grader, those in envs.agents.agent_tasks.ANSWERS
+    - `fence`: whether the kernel keeps the agent, its MCP servers and the grader from signalling
+      other processes and from reading their memory and variables (Linux 6.12). Then `sudo` fails,
+      and root loses CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_PERFMON.
     - `prompts`: replacements for texts of r3l/rollout/prompts, by name
     """
 
@@ -73,6 +84,8 @@ class Agent:
         snapshot: str = "",
         restore: str = "",
         mcp: dict[str, str] | None = None,
+        hidden: list[str] | None = None,
+        fence: bool = True,
         prompts: dict[str, str] | None = None,
     ) -> None:
         try:
@@ -89,17 +102,22 @@ class Agent:
         self.grader = starter_of_function("reward", reward, python) if reward else ()
         self.keepers = keepers_of(snapshot, restore, python, workspace)
         self.servers = servers_of(mcp or {}, python, workspace)
+        self.hidden, self.fence = Hidden(hidden, graded=bool(reward)), fence
+        self.hidden.check_command(command)
         self.facts = AgentFacts(
             graded=bool(reward),
             saved=SAVED.get(snapshot, "all"),
             servers={name: "" if self.servers[name] else url for name, url in (mcp or {}).items()},
         )
         self.task: dict[str, Any] = {}
+        self.shown: dict[str, Any] = {}
         self.secret: list[str] = []
         self.stored = False
-        self.folder: Path | None = None
+        self.place: OpenedFolder | None = None
+        self.identity: list[int] = []
         self.given: dict[str, str] = {}
         self.processes: dict[str, AgentProcess] = {}
+        self.left: list[AgentProcess] = []
 
     @staticmethod
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
@@ -108,88 +126,121 @@ class Agent:
     def prepare(self, task: dict[str, Any], secret: list[str], stored: bool = False) -> AgentFacts:
         self.close()
         self.task, self.secret, self.stored = task, secret, stored
-        self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
-        work = self.folder / "work"
+        self.shown = self.hidden.without(task)
+        self.place = OpenedFolder(*held_folder(FOLDER))
+        work = self.place.path / "work"
         if self.workspace and not stored:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
-        return self.facts
+        found = work.lstat()
+        self.identity = [found.st_dev, found.st_ino]
+        hidden = [name for name in self.hidden.names if name.partition(".")[0] in task]
+        return replace(self.facts, task=self.shown, hidden=hidden)
 
     def start(self, variables: dict[str, str]) -> ProcessState:
         self.given = variables
-        return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
+        return self._start(MAIN, self.starter, self.argv, [self.shown, *self.asked])
 
     def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
+        """Starts the grader, after it has ended the agent and its MCP servers."""
         self.given = {}
+        for name in [name for name in self.processes if name != KEEPER]:
+            self.stop(name)
         folder = [] if self.stored else [self._work]
-        return self._start(MAIN, self.grader, (), [self.task, calls, *folder])
+        return self._start(MAIN, self.grader, (), [self.task, calls, *folder], grading=True)
 
     def keep(self, operation: Operation, folder: str, call: int) -> ProcessState:
         """Saves or restores the folder. Starts a process only for a command or a large folder."""
         words = self._words(self.keepers.get(operation, ()))
-        arguments = (operation, self._work, folder, call, words)
+        arguments = (operation, self._work, folder, call, words, self.identity)
         folders = self._work, os.path.join(folder, "objects")
         if not words and all(map(workspace_copy.is_small, folders)):
             return _copied(*arguments)
         return self._start(KEEPER, COPY, (), [*arguments])
 
     def serve(self, name: str) -> ProcessState:
-        return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
+        return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [])
 
     def stop(self, name: str) -> ProcessState:
         process = self.processes.pop(name)
         state = process.state()
-        process.kill()
+        if name != KEEPER:
+            process.kill()
+        elif process.leave():  # such as a database, which is the attempt's
+            self.left.append(process)
         return state
 
     def close(self) -> None:
-        for process in self.processes.values():
+        for process in (*self.processes.values(), *self.left):
             process.kill()
         self.processes.clear()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
+        self.left.clear()
+        if self.place is not None:
+            self.place.delete()
+            self.place = None
 
     def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
         return starter_of(command, python, workspace=self.workspace)
 
     @property
     def _work(self) -> str:
-        assert self.folder is not None  # an attempt is prepared first
-        return str(self.folder / "work")
+        assert self.place is not None  # an attempt is prepared first
+        return str(self.place.path / "work")
 
     def _start(
-        self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
+        self,
+        name: str,
+        starter: Argv,
+        argv: Argv,
+        arguments: list[Any],
+        *,
+        grading: bool = False,
     ) -> ProcessState:
-        """Starts a process. MAIN uses the attempt's folder, every other process a subfolder."""
-        if earlier := self.processes.pop(name, None):
-            earlier.kill()
-        assert self.folder is not None  # an attempt is prepared first
-        folder = self.folder
+        """Starts a process. MAIN uses the attempt's folder, every other process a new subfolder.
+        `grading`: it is the grader, which sees the whole task."""
+        if name in self.processes:
+            self.stop(name)
+        assert self.place is not None  # an attempt is prepared first
+        words, folder = self._words(argv), self.place
         if name != MAIN:
-            folder = self.folder / name
-            folder.mkdir(exist_ok=True)
-            if not (folder / "work").is_symlink():
-                (folder / "work").symlink_to(self._work)
-        (folder / "stdin").write_text("" if argv else json.dumps(arguments))
+            folder = self.place.inner(name)
+            folder.link("work", self._work)
         own = os.path.dirname((argv or starter)[0])
         path = os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
         given = {"R3L_WORKSPACE": self._work, "PATH": path} | self.given
-        task = json.dumps(self.task, ensure_ascii=False)
-        if len(task.encode()) <= LONGEST_VARIABLE:
-            given["R3L_TASK"] = task
-        variables = child_environment(given, self.secret)
-        process = AgentProcess(starter, self._words(argv), folder, variables, pipes)
+        text = json.dumps(self.task if grading else self.shown, ensure_ascii=False)
+        if len(text.encode()) <= LONGEST_VARIABLE:
+            given["R3L_TASK"] = text
+        process = AgentProcess(
+            starter,
+            words,
+            folder,
+            child_environment(given, self.secret),
+            "" if argv else json.dumps(arguments),
+            pipes=name.startswith("mcp-"),
+            lasting=name == KEEPER,
+            fenced=self.fence and name != KEEPER,
+            returns=grading,
+        )
         self.processes[name] = process
         return process.state()
 
     def _words(self, argv: Argv) -> Argv:
-        return tuple(FIELD.sub(self._field, word) for word in argv)
+        words = tuple(FIELD.sub(self._field, word) for word in argv)
+        for word, template in zip(words, argv, strict=True):
+            if (size := len(word.encode())) > LONGEST_ARGUMENT or "\0" in word:
+                why = f"has {size} bytes, more than the {LONGEST_ARGUMENT} of any argument"
+                raise EnvironmentFailed(
+                    f"the argument {template!r:.80} {'holds a NUL' if chr(0) in word else why}; "
+                    "have the agent read its task from $R3L_URL/r3l/task",
+                    cause="argument_too_long",
+                )
+        return words
 
     def _field(self, found: re.Match[str]) -> str:
         """Returns a field of the task as text, or `{name}` unchanged if there is no such field."""
-        value = self.task.get(found[1], found[0])
+        value = self.shown.get(found[1], found[0])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

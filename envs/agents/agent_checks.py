@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envs.agents.agent_process import Argv, child_environment
+from envs.agents.agent_process import Argv
+from envs.agents.agent_variables import child_environment, client_names
 from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
@@ -39,8 +40,10 @@ def interpreter(python: str) -> str:
     path = shutil.which(os.path.expanduser(python))
     if path is None:
         raise UserError(f"env agent: python: {python} is not a program; name an interpreter")
-    if tried(f"python: {python}", [path, "-c", "import sys, json"]).returncode:
-        raise UserError(f"env agent: python: {python} does not run Python; name an interpreter")
+    if tried(f"python: {python}", [path, "-c", "import sys, json, ctypes"]).returncode:
+        raise UserError(
+            f"env agent: python: {python} does not run Python with ctypes; name an interpreter"
+        )
     return os.path.abspath(path)
 
 
@@ -173,7 +176,7 @@ def tried(
     what: str, argv: Sequence[str], limit_s: float = CHECK_S
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command without input. Raises UserError if it cannot start or takes too long."""
-    nothing, environment = subprocess.DEVNULL, child_environment({})
+    nothing, environment = subprocess.DEVNULL, child_environment({}, client_names(os.environ))
     try:
         return subprocess.run(
             argv,

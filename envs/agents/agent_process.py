@@ -1,76 +1,94 @@
-"""Starts and ends the processes of an attempt. Each runs a program or calls a function."""
+"""Starts and ends the processes of an attempt. Each runs a program or calls a function.
+
+    worker ─► starter ─► wrapper ─► the function or program ─► what that starts, in any session
+      │          ▲          ▲                                       │
+      │          └──────────┴───── processes whose parents ended ◄──┘
+      └── ends wrappers and strays: what a killed wrapper left to the starter
+
+If an agent has killed the starter too, the strays belong to the worker's reaper (`heir`).
+"""
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterable
 
 from envs.agents.agent_runner import ProcessState
+from envs.agents.call_function import CLEAR_S, Job, children_of
+from envs.agents.opened_folder import OpenedFolder
 from r3l.errors import EnvironmentFailed
+
+log = logging.getLogger(__name__)
 
 LAST = 64 << 10  # bytes at the end of an output that are searched for the last line
 Argv = tuple[str, ...]
 
-UNSET = (
-    "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
-    "ANTHROPIC_BASE_URL"
-).split()
-"""Variables that no agent gets. They set up the worker's Python, or lead past the gateway."""
-
+MARK = "R3L_ENV_REAPER"
+"""Environment variable that identifies the worker's reaper. All processes below it inherit it."""
 _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start other processes (envs.agents.call_function), keyed by their command."""
 
 
-def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Copies the user's variables, except those listed in UNSET or `secret`. Then adds `more`."""
-    unset = {*UNSET, *secret}
-    return {name: value for name, value in os.environ.items() if name not in unset} | more
+heir = 0
+"""The process that adopts what a killed starter leaves; 0: unknown. It must have no children but
+this process and what it adopted."""
+_known: set[int] = set()
+"""Children of the starters and of `heir` that are to live: wrappers, heads, and what the starters
+started themselves."""
 
 
 class AgentProcess:
     """Runs a process in `folder`/work. Files in `folder` hold stdin, stdout and stderr. With
     `pipes`, stdin and stdout are FIFOs. The process then waits until others have opened both FIFOs.
-    `argv`: the program's command, () for a function."""
+    `argv`: the program's command, () for a function. `given`: what it reads from stdin. `lasting`:
+    what it starts lives on when it has ended, until `kill`. `fenced`: it may neither signal nor
+    inspect processes that it did not start. `returns`: it has failed if its function has not
+    returned, whatever it printed."""
 
     def __init__(
         self,
         starter: Argv,
         argv: Argv,
-        folder: Path,
+        folder: OpenedFolder,
         variables: dict[str, str],
+        given: str = "",
+        *,
         pipes: bool = False,
+        lasting: bool = False,
+        fenced: bool = False,
+        returns: bool = False,
     ) -> None:
-        self.folder, self.pipes = folder, pipes
-        for name in ("exit", "stdout", "stderr", *(["stdin"] * pipes)):
-            (folder / name).unlink(missing_ok=True)
+        self.folder, self.lasting = folder, lasting
         for name in ("stdin", "stdout") if pipes else ():
-            os.mkfifo(folder / name)
-        server = _starters.get(starter)
-        if server is None or server.poll() is not None:
-            pipe = subprocess.PIPE
-            own = child_environment({})  # a function's file is imported once, for all attempts
-            own = {name: value for name, value in own.items() if name in variables}
-            server = subprocess.Popen(starter, stdin=pipe, stdout=pipe, env=own, text=True)
-            _starters[starter] = server
-        assert server.stdin is not None and server.stdout is not None  # both are pipes
+            folder.pipe(name)
+        if not pipes:
+            os.close(folder.file("stdin", given))
+        names = ("exit", "stderr", *(() if pipes else ("stdout",)))
+        self.files = {name: folder.file(name) for name in names}
+        """Descriptors of the process's files, whatever has their names later."""
+        job = Job(
+            folder=str(folder.path),
+            variables=variables,
+            argv=list(argv),
+            lasting=lasting,
+            fenced=fenced,
+            returns=returns,
+        )
         try:
-            print(json.dumps([str(folder), variables, argv]), file=server.stdin, flush=True)
-            self.pid = int(server.stdout.readline())
-        except (OSError, ValueError):
-            server.kill()
-            del _starters[starter]
-            raise EnvironmentFailed(
-                f"{starter[-1]} started no process: the starter exited, or did not print a "
-                f"process id; import {starter[-1]} with {starter[0]} to see why",
-                cause="agent_not_started",
-            ) from None
+            self.server, self.pid, self.head = _start(starter, job)
+        except EnvironmentFailed:
+            self._close()
+            raise
+        _known.update((self.pid, self.head))
 
     def state(self) -> ProcessState:
-        lines = {} if self.pipes else {s: self.last_line(s) for s in ("stdout", "stderr")}
-        return ProcessState(exit=self.poll(), pid=self.pid, folder=str(self.folder), **lines)
+        names = ("stdout", "stderr") if "stdout" in self.files else ()
+        lines = {name: self.last_line(name) for name in names}
+        return ProcessState(exit=self.poll(), pid=self.pid, folder=str(self.folder.path), **lines)
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""
@@ -79,20 +97,107 @@ class AgentProcess:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             alive = False
-        file = self.folder / "exit"  # a process ends a moment after it writes this file
-        return int(file.read_text()) if file.exists() else None if alive else -signal.SIGKILL
+        code = os.pread(self.files["exit"], 16, 0)  # a process ends a moment after it writes this
+        if not code:
+            return None if alive else -signal.SIGKILL
+        return int(code) if code.lstrip(b"-").isdigit() else 1  # an agent may write there too
 
     def last_line(self, name: str) -> str:
         """Returns the last non-empty line of `stdout` or `stderr`."""
-        path = self.folder / name
-        if not path.exists():
+        if name not in self.files:
             return ""
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LAST))
-            written = file.read().decode(errors="replace").strip()
-        return written.rpartition("\n")[2].strip()
+        file = self.files[name]
+        written = os.pread(file, LAST, max(0, os.fstat(file).st_size - LAST))
+        return written.decode(errors="replace").strip().rpartition("\n")[2].strip()
+
+    def leave(self) -> bool:
+        """Closes the files of a lasting process. Returns whether what it has started lives on,
+        until `kill`. If the process has not ended itself, ends all."""
+        if self.poll() is None:
+            self.kill()
+            return False
+        self._close()
+        return _runs(self.head)
 
     def kill(self) -> None:
-        """Kills the process's whole group, since children may still run after the process ended."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """Ends the process and everything that it started, in whatever session. Closes its
+        files."""
+        _known.difference_update((self.pid, self.head))
+        lost = self.server.poll() is not None  # they may have gone to any process
+        _end(self.pid, self.head) if lost else _end()
+        self._close()
+
+    def _close(self) -> None:
+        for file in self.files.values():
+            os.close(file)
+        self.files.clear()
+
+
+def _start(starter: Argv, job: Job) -> tuple[subprocess.Popen[str], int, int]:
+    """Has a starter run a job; starts the starter if needed. Returns the starter, and the ids of
+    the wrapper and of its head. Raises EnvironmentFailed."""
+    server = _starters.get(starter)
+    try:
+        if server is None or server.poll() is not None:
+            pipe = subprocess.PIPE
+            # A function's file is imported once, for all attempts.
+            asked = job["variables"]
+            own = {name: value for name, value in os.environ.items() if asked.get(name) == value}
+            mark = os.environ.get(MARK, "")  # shown in the command line of all its forks
+            argv = (*starter, *([""] * (len(starter) < 3)), mark)
+            server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=own, text=True)
+            _starters[starter] = server
+            assert server.stdout is not None
+            server.stdout.readline()  # it is ready
+            _known.update(children_of(server.pid))
+        assert server.stdin is not None and server.stdout is not None  # both are pipes
+        print(json.dumps(job), file=server.stdin, flush=True)
+        wrapper, head = map(int, server.stdout.readline().split())
+    except (OSError, ValueError):
+        if server is not None:
+            server.kill()
+        _starters.pop(starter, None)
+        raise EnvironmentFailed(
+            f"{starter[-1]} started no process: the starter exited, or did not print a "
+            f"process id; import {starter[-1]} with {starter[0]} to see why",
+            cause="agent_not_started",
+        ) from None
+    return server, wrapper, head
+
+
+def _strays(also: Iterable[int]) -> list[int]:
+    """Returns what ended attempts have left, with everything below it. `also`: further processes
+    that are to end."""
+    parents = [server.pid for server in _starters.values()] + [heir] * bool(heir)
+    found = [pid for parent in parents for pid in children_of(parent)]
+    known = {*_known, os.getpid(), *(server.pid for server in _starters.values())}
+    found = [pid for pid in {*found, *filter(_runs, also)} if pid not in known]
+    for pid in found:
+        found += children_of(pid)
+    return found
+
+
+def _end(*also: int) -> None:
+    """Kills all strays and the processes `also`. Waits until they have ended."""
+    end, empty = time.monotonic() + CLEAR_S, 0
+    while empty < 2:  # one list may overlook a process while others end
+        found = _strays(also)
+        empty = 0 if found else empty + 1
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if found and time.monotonic() > end:
+            log.warning("processes of an ended attempt cannot be killed: %s", found[:10])
+            _known.update(found)
+            return
+        if found:
+            time.sleep(0.001)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False

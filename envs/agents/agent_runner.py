@@ -30,12 +30,15 @@ class AgentFacts:
     `graded`: a grader gives the reward; otherwise the agent does.
     `saved`: what `keep` saves for retries: nothing, the agent's folder, or all state there is (then
     the tools of MCP servers need not run again).
+    `task`: what the agent may see of its task. `hidden`: the fields that only the grader sees.
     `servers`: the MCP servers by name, each with its URL, or "" if `serve` starts it.
     """
 
     graded: bool = False
     saved: Saved = "nothing"
     servers: dict[str, str] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,16 @@ class AgentRunner(Protocol):
         self, task: dict[str, Any], secret: list[str], stored: bool = False
     ) -> Soon[AgentFacts]:
         """Makes a new folder for an attempt at a task. Ends an earlier attempt. `secret`: the names
-        of environment variables that no process of the attempt gets. `stored`: the attempt was
+        of environment variables that no process of the attempt gets, besides those that the worker
+        lacks. `stored`: the attempt was
         played before, so the folder stays empty and the grader does not get it."""
 
     def start(self, variables: dict[str, str]) -> Soon[ProcessState]:
         """Starts the agent, with these environment variables."""
 
     def grade(self, calls: list[dict[str, Any]]) -> Soon[ProcessState]:
-        """Starts the grader in place of the agent. `calls`: the agent's answered calls."""
+        """Starts the grader in place of the agent and its MCP servers, which are ended. `calls`:
+        the agent's answered calls."""
 
     def keep(self, operation: Operation, folder: str, call: int) -> Soon[ProcessState]:
         """Saves the attempt's state before a call to `folder`, or restores it from there. May start
@@ -83,7 +88,8 @@ class AgentRunner(Protocol):
         """Starts an MCP server, which reads and writes the pipes of its folder."""
 
     def stop(self, name: str) -> Soon[ProcessState]:
-        """Kills a process and its group. Returns the state that the process had before."""
+        """Kills a process and all that it started. Returns the state that it had before. What the
+        command of `keep` started lives until `close`."""
 
     def close(self) -> None:
         """Ends all processes and removes the folder."""

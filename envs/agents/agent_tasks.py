@@ -1,8 +1,10 @@
-"""The tasks of an agent: a file with one JSON object a line, each with an `id`."""
+"""The tasks of an agent: a file with one JSON object a line, each with an `id`. Some of their
+fields may be for the grader alone."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from envs.base import SPLITS, ListedTasks, Split, split_of
 from r3l.errors import RecordError, UserError
@@ -10,6 +12,42 @@ from r3l.files.user_file import numbered_lines
 from r3l.records import Task
 
 NAME = "agent"
+ANSWERS = (
+    "answer answers correct_answer expected_answer reference_answer gold_answer ground_truth gold "
+    "solution solutions"
+).split()
+"""Fields of a task that only its grader sees, unless the option `hidden` names others."""
+
+
+class Hidden:
+    """The fields of tasks that the agent does not see. `names`: a name with dots is a field in a
+    field. `graded`: whether there is a grader; without one, the agent says how it did."""
+
+    def __init__(self, names: Sequence[str] | None, *, graded: bool) -> None:
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
+            raise UserError(f"env agent: hidden {names!r}: must be a list of names of fields")
+        self.names = tuple(ANSWERS * graded if names is None else names)
+
+    def without(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what the agent sees of a task."""
+        shown = dict(task)
+        for name in self.names:
+            field, _, inner = name.partition(".")
+            if field not in shown:
+                continue
+            if not inner:
+                del shown[field]
+            elif isinstance(shown[field], dict):
+                shown[field] = Hidden([inner], graded=True).without(shown[field])
+        return shown
+
+    def check_command(self, command: str) -> None:
+        """Raises UserError if a command names a hidden field."""
+        if named := [name for name in self.names if f"{{{name}}}" in command]:
+            raise UserError(
+                f"env agent: command has {{{named[0]}}}, which only the grader sees; leave it out, "
+                "or list in hidden the fields that the agent must not see"
+            )
 
 
 def read_tasks(file: str) -> ListedTasks:

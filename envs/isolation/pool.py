@@ -32,11 +32,15 @@ import msgspec
 import psutil
 
 from envs import registry
+from envs.agents.agent_process import MARK
 from envs.agents.agent_runner import AgentFacts, AgentRunner, Operation, ProcessState
-from envs.isolation.reaper import CLEAR_S, MARK
+from envs.agents.agent_variables import direct_hosts, secret_names
+from envs.agents.opened_folder import FOLDER as ATTEMPT
+from envs.isolation.reaper import CLEAR_S, FOLDER
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
 from r3l.files.own_packages import import_path, module_command
+from r3l.files.temporary_folder import remove_left
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.run.actor_metrics import ActorMetrics
@@ -60,6 +64,8 @@ async def environments_of_all(
 ) -> AsyncIterator[Callable[[Task], Environment | AgentRunner]]:
     """Yields a function that makes a task's environment, or a runner of its agent (see
     `environments`). The function raises EnvironmentFailed if the run lacks this environment."""
+    for prefix in (FOLDER, ATTEMPT):
+        await asyncio.to_thread(remove_left, prefix)
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -314,13 +320,15 @@ class _Worker:
             await _end(process, self._mark, patient=patient)
 
     async def _spawn(self) -> Process:
-        settled = {"PYTHONPATH": import_path(), "PYTHONHASHSEED": "0"}
+        secret = secret_names(os.environ, self.config.pass_environment)
+        given = {name: value for name, value in os.environ.items() if name not in secret}
+        settled = {"PYTHONPATH": import_path(), "PYTHONHASHSEED": "0"} | direct_hosts(given)
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
-            *(*module_command("envs.isolation.reaper"), str(os.getpid())),
+            *(*module_command("envs.isolation.reaper"), str(os.getpid()), self._mark),
             stdin=PIPE,
             stdout=PIPE,
-            env=os.environ | settled | threads | {MARK: self._mark},
+            env=given | settled | threads | {MARK: self._mark},
             start_new_session=True,
         )
 
@@ -393,10 +401,11 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills all of this user's processes that have the environment variable MARK set to `mark`."""
+    """Kills all of this user's processes that have the environment variable MARK set to `mark`, or
+    `mark` in the command line: the variables of the worker and its forks cannot be read."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
+            if mark in process.cmdline() or process.environ().get(MARK) == mark:
                 process.kill()
 
 

@@ -1,5 +1,5 @@
 """Ends a worker process and everything the worker started. envs.isolation.pool runs this module as
-`python -m envs.isolation.reaper ACTOR`.
+`python -m envs.isolation.reaper ACTOR MARK`.
 
     actor ─► reaper ─► worker (envs.isolation.worker) ─► what environments start
                ▲                                              │
@@ -9,14 +9,14 @@ The reaper acts when the worker ends, when the actor ends, or on SIGTERM. It kil
 that the worker started, even one that called setsid. It finds them all, because it becomes the
 parent of every orphan (PR_SET_CHILD_SUBREAPER). Then it removes the worker's temporary files and
 exits with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
-pool kills every process that has the reaper's mark (the environment variable MARK).
+pool kills every process that has the reaper's mark: in the environment variable MARK, or (forks of
+the worker and of starters, whose variables are hidden) in the command line.
 """
 
 import contextlib
 import ctypes
 import os
 import resource
-import shutil
 import signal
 import sys
 import tempfile
@@ -24,10 +24,11 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from r3l.run.process.end_with_parent import end_with
+from r3l.files.temporary_folder import held_folder, remove_tree
+from r3l.run.process.end_with_parent import end_with, hide
 
-MARK = "R3L_ENV_REAPER"
-"""Environment variable that identifies the reaper. All processes under the reaper inherit it."""
+FOLDER = "r3l-env-"
+"""Beginning of the name of a worker's temporary folder."""
 _PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
 """Time limit for killing what a worker left, seconds. A process stuck in the kernel dies later."""
@@ -37,7 +38,9 @@ def main(actor: int) -> None:
     """Forks a worker. Returns in the worker once its work is done. The parent waits and exits."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
-    reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")
+    hide()
+    folder, _ = held_folder(FOLDER)  # locked while this process or the worker lives
+    reaper, tempfile.tempdir = os.getpid(), str(folder)
     if (worker := os.fork()) != 0:
         _reap(worker)
     os.setpgid(0, 0)  # an environment may signal its process group
@@ -64,7 +67,7 @@ def _reap(worker: int) -> NoReturn:
         ended, status = os.waitpid(-1, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _clear()
-    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+    remove_tree(tempfile.gettempdir())
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

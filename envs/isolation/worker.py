@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO, NoReturn
 
 from envs import registry
+from envs.agents import agent_process
 from envs.agents.agent_runner import AgentRunner
 from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
@@ -119,6 +120,7 @@ def main() -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
+    agent_process.heir = os.getppid()  # the reaper
     sessions = Sessions()
     try:
         serve(sessions, requests, answers)

@@ -1,9 +1,14 @@
 """Warns about problems that do not prevent a run from starting."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from envs import registry
+from envs.agents.agent_tasks import ANSWERS
+from envs.agents.agent_tasks import NAME as AGENT
+from envs.agents.agent_variables import secret_names
 from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
@@ -11,8 +16,10 @@ from launch.topology.machines import visible_gpus
 from r3l.records import Task
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
+from r3l.run.settings.environment import EnvConfig
 
 MOST_TASKS = 100_000  # of each split that are compared
+HIDDEN_IN = 100  # first tasks in which hidden fields are looked for
 CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
@@ -24,6 +31,8 @@ def notes(
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
+    yield from _unset(config.env, os.environ)
+    yield from _hidden(config.env)
     yield from _bfloat16(config)
     yield from _second_visits(config)
     yield from _room(config.actor, first_steps)
@@ -36,6 +45,32 @@ def _context(config: RunConfig) -> Iterator[str]:
     most, asked = settings.get("max_position_embeddings"), config.actor.max_model_len
     if isinstance(most, int) and most < asked:
         yield f"actor.max_model_len={asked}: the model has a context of {most} tokens"
+
+
+def _unset(env: EnvConfig, environ: Mapping[str, str]) -> Iterator[str]:
+    """Names the variables that environments, agents and graders do not get."""
+    if all(registry.in_process(name) for name in env.names):
+        return
+    if names := secret_names(environ, env.pass_environment):
+        yield (
+            f"environments and agents do not get {', '.join(names)}; list in "
+            "env.pass_environment those that they need"
+        )
+
+
+def _hidden(env: EnvConfig) -> Iterator[str]:
+    """Names the fields of tasks that only the grader sees, unless the user has listed them."""
+    for each in env.each():
+        options = each.options
+        if each.name != AGENT or not options.get("reward") or options.get("hidden") is not None:
+            continue
+        tasks = tasks_of_all(each, "train", HIDDEN_IN)
+        given = {name for task in tasks for name in task.options.get("task", {})}
+        if names := sorted(given.intersection(ANSWERS)):
+            yield (
+                f"env agent: the tasks' {', '.join(names)} is shown to the grader alone; "
+                "env.options.hidden lists the fields that the agent does not see"
+            )
 
 
 def _bfloat16(config: RunConfig) -> Iterator[str]:

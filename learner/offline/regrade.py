@@ -11,6 +11,7 @@ Tokens, log-probabilities, versions, reflections, draws and ledger stay as they 
 import asyncio
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -33,6 +34,7 @@ from buffer.tools.rewrite import put_group, rewritten
 from envs.agents.agent_checks import check_needs_no_folder
 from envs.agents.agent_runner import AgentRunner
 from envs.agents.agent_steps import failed, grade, outcome_of
+from envs.agents.agent_variables import unset_names
 from envs.isolation.pool import environments_of_all
 from r3l.errors import EnvironmentFailed, EpisodeError, RecordError, UserError
 from r3l.records import SUCCESS, Group, SlotResult, Task, Trajectory
@@ -230,7 +232,8 @@ class Regrader:
         env: Environment | AgentRunner = await guarded(lambda: make_env(task))
         try:
             if isinstance(env, AgentRunner):
-                new = await regraded_agent(env, task, attempt, self.config.actor.agent)
+                settings, passed = self.config.actor.agent, self.config.env.pass_environment
+                new = await regraded_agent(env, task, attempt, settings, passed)
             else:
                 new = await regraded(env, task, attempt)
         finally:
@@ -258,20 +261,25 @@ def _put(txn: Txn, group: Group) -> None:
 
 
 async def regraded_agent(
-    runner: AgentRunner, task: Task, attempt: Trajectory, settings: AgentConfig
+    runner: AgentRunner,
+    task: Task,
+    attempt: Trajectory,
+    settings: AgentConfig,
+    passed: Sequence[str] = (),
 ) -> Trajectory:
     """Gives the recorded calls of an attempt to the grader. Returns the attempt with the new
-    reward, reward parts, feedback and scores. Raises EnvironmentFailed if the messages of the calls
-    were not stored, or if the grader fails."""
+    reward, reward parts, feedback and scores. `passed`: env.pass_environment. Raises
+    EnvironmentFailed if the messages of the calls were not stored, or if the grader fails."""
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
     except RecordError as error:
         raise failed("no_calls", str(error)) from None
     if not any(call.messages for call in calls):
         raise failed("no_calls", "no call is stored, or the messages were too long to be stored")
-    secret = [server.key for server in settings.models.values()]
+    servers = [server.key for server in settings.models.values()]
+    unset = unset_names(os.environ, passed, servers)
     given = task.options.get("task", {})
-    await guarded(lambda: runner.prepare(given, secret, stored=True))
+    await guarded(lambda: runner.prepare(given, unset, stored=True))
     result = await grade(runner, calls, settings.timeout_s)
     try:
         outcome = outcome_of(result, runner.spec.success_threshold, attempt.finish)

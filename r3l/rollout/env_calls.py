@@ -8,12 +8,11 @@ import math
 import sysconfig
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
@@ -151,11 +150,17 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 
 def number_of(reward: object) -> float:
-    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number."""
+    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. A number
+    may be of another library, such as numpy or torch, also an array of one."""
+    if not isinstance(reward, Real | Decimal):
+        with suppress(AttributeError, TypeError, ValueError, RuntimeError):
+            reward = reward.item()  # type: ignore[attr-defined]
     try:
-        return float(reward) if isinstance(reward, Real | np.bool_) else math.nan
+        return float(reward) if isinstance(reward, Real | Decimal) else math.nan
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
+    except ValueError:  # Decimal("sNaN")
+        return math.nan
 
 
 def read_text(name: str, what: str, value: object) -> str:

@@ -1,4 +1,5 @@
-"""Makes the kernel end a process when its parent ends, for whatever reason (Linux).
+"""Makes the kernel end a process when its parent ends, for whatever reason (Linux), and hide what a
+process holds from others.
 
 The kernel acts when the thread that started the process ends. That thread must therefore live as
 long as the process.
@@ -9,7 +10,7 @@ import multiprocessing
 import os
 import signal
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts this one
 
 
@@ -18,6 +19,12 @@ def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:  # it ended before the call above
         os.kill(os.getpid(), death_signal)
+
+
+def hide() -> None:
+    """Hides this process's memory and environment variables from the user's other processes, and
+    those of its forks. A program that it starts is not hidden. A debugger needs root then."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 
 def name_starter() -> None:

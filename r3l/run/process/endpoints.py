@@ -1,9 +1,12 @@
-"""Checks addresses: a service listens at `bind`, and its clients connect to `endpoint`."""
+"""Checks addresses: a service listens at `bind`, and its clients connect to `endpoint`. Tells which
+URLs are near."""
 
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from r3l.errors import UserError
 
@@ -44,6 +47,17 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
 def is_local(bind: str) -> bool:
     """Whether only this machine can connect to `bind`."""
     return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:"))
+
+
+def is_near(url: str) -> bool:
+    """Whether a URL names this machine. Calls to it go to no proxy."""
+    host = (urlsplit(url).hostname or "").lower()
+    if host in ("localhost", socket.gethostname().lower()) or host.endswith(".localhost"):
+        return True
+    with suppress(ValueError):
+        address = ip_address(host)
+        return address.is_loopback or address.is_unspecified
+    return False
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:

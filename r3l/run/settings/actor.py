@@ -1,12 +1,14 @@
 """Settings of the actors (actors.actor, actors.engine)."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from r3l.rollout.exploration import Decoding
 from r3l.settings.section import Section, without_words
+
+_LOOPBACK = re.compile(r"localhost|127(?:\.\d+){1,3}|\[?::1\]?")
 
 
 class ModelServer(Section):
@@ -65,9 +67,25 @@ class AgentConfig(Section):
     )
     host: str = Field(
         "127.0.0.1",
-        description="address on which agents reach the actor; 0.0.0.0: by the machine's name",
+        description="address on which agents reach the actor; 0.0.0.0 or :: (IPv6): by the "
+        "machine's name",
     )
     port: int = Field(0, ge=0, lt=1 << 16, description="port on that address; 0: any free one")
+    certificate: str = Field(
+        "", description="PEM file with the certificate and key of that address, for https"
+    )
+    plain_http: bool = Field(
+        False, description="whether keys and replies may leave the machine unencrypted"
+    )
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if not (_LOOPBACK.fullmatch(self.host) or self.certificate or self.plain_http):
+            raise ValueError(
+                f"host {self.host}: keys and replies would leave this machine unencrypted; set "
+                "certificate, or plain_http=true on a network that only you can reach"
+            )
+        return self
 
     @field_validator("ignore")
     @classmethod

@@ -37,6 +37,11 @@ class EnvConfig(Section):
     )
     step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
     memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")
+    pass_environment: tuple[str, ...] = Field(
+        (),
+        description="environment variables with keys, tokens or passwords that environments, "
+        "agents and graders get, as patterns such as HF_TOKEN; they get no others",
+    )
     train_tasks: int = Field(
         4096,
         ge=1,

@@ -265,7 +265,7 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
     attempt = AgentEnvironment(Mock(), Mock(url=f"http://{settings.host}:1"))
     attempt.session = Mock(key="k")
     given = attempt._variables()
-    assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"
+    assert given["NO_PROXY"] == given["no_proxy"] == "a.example,b.example,localhost,127.0.0.1,::1"
 
 
 def test_a_late_agent_is_graded_by_its_last_line_if_so_set(tmp_path: Path) -> None:

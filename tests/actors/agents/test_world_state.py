@@ -249,10 +249,10 @@ def test_what_a_killed_actor_left_is_removed(
     living = Snapshots(3, Counter())
     left = tmp_path / "r3l-snapshots-left"
     (left / "world").mkdir(parents=True)
-    for folder in (left, living.root.name):
+    for folder in (left, living.root):
         os.utime(folder, (0, 0))
     other = Snapshots(3, Counter())
-    assert not left.exists() and Path(living.root.name).exists()
+    assert not left.exists() and living.root.exists()
     living.close()
     other.close()
 
@@ -266,7 +266,7 @@ def test_the_worlds_of_attempts_are_removed_the_oldest_first(
 
     async def test() -> None:
         snapshots = Snapshots(3, ActorMetrics().agent)
-        folder = Path(snapshots.root.name)
+        folder = snapshots.root
         for number in range(MOST_ATTEMPTS + 2):
             world: Any = snapshots.new(None)  # type: ignore[arg-type]
             extra = base.extra.__class__(tape=json.dumps(number).encode())

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest.mock import Mock
 
@@ -217,3 +219,56 @@ def test_a_missing_key_and_a_pattern_without_url_are_named(
             load(None, [f"actor.agent.models={value}"])
     config = load(None, ["actor.agent.models={'gpt-*': 'https://x/v1'}"])
     assert config.actor.agent.models["gpt-*"].url == "https://x/v1"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "model.example"])
+def test_only_a_server_on_another_machine_is_asked_through_the_proxy(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy of this test is the server itself, which sees how it was asked."""
+    asked = list[str]()
+
+    class Model(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"choices": []}')
+
+        def log_message(self, *given: Any) -> None:
+            """Silence."""
+
+    async def ask(port: int) -> int:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        others = OtherModels({"judge": ModelServer(url=f"http://{host}:{port}/v1")})
+        headers = {"Authorization": f"Bearer {session.key}"}
+        async with (
+            WebApp({session.key: session}, others).served("127.0.0.1", 0) as url,
+            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
+        ):
+            body = {"messages": MESSAGES, "model": "judge"}
+            return (await client.post("/v1/chat/completions", json=body)).status_code
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}")
+        assert asyncio.run(ask(server.server_port)) == 200
+        server.shutdown()
+    assert asked == [
+        "/v1/chat/completions"
+        if host != "model.example"
+        else f"http://{host}:{server.server_port}/v1/chat/completions"
+    ]
+
+
+def test_a_proxy_that_cannot_be_used_harms_only_who_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("all_proxy", "nonsense://127.0.0.1:9")
+    OtherModels({})
+    OtherModels({"judge": ModelServer(url="http://127.0.0.1:8000/v1")})
+    with pytest.raises(UserError, match=r"actor\.agent\.models: the proxy of the environment"):
+        OtherModels({"judge": ModelServer(url="https://model.example/v1")})

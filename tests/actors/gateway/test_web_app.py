@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from actors.gateway.web_app import WebApp
 from r3l.errors import EngineDead, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.policy_interface import Sample, SampleParams
+from tests.actors.gateway.test_address import certificate
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -58,7 +61,9 @@ def test_a_call_is_answered_and_received() -> None:
 def test_the_kernel_holds_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
     made, create = [], socket.create_server
     monkeypatch.setattr(
-        socket, "create_server", lambda place: made.append(create(place)) or made[0]
+        socket,
+        "create_server",
+        lambda *given, **more: made.append(create(*given, **more)) or made[0],
     )
 
     async def test(client: httpx.AsyncClient, session: Any) -> None:
@@ -326,6 +331,49 @@ def test_the_task_is_read_and_the_result_posted_once() -> None:
     with_server(test)
 
 
+@pytest.mark.parametrize(
+    ("authorization", "named", "status"),
+    [
+        ("Bearer KEY", "", 200),
+        ("", "KEY", 200),
+        ("Bearer of-another-tool", "KEY", 200),
+        ("Bearer KEY", "of-another-tool", 200),
+        ("Basic of-another-tool", "KEY", 200),
+        ("of-another-tool", "KEY", 200),
+        ("Bearer of-another-tool", "of-another-tool", 401),
+        ("Bearer of-another-tool", "", 401),
+    ],
+)
+def test_a_key_of_another_tool_beside_the_attempts_key_does_no_harm(
+    authorization: str, named: str, status: int
+) -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        headers = {"Authorization": authorization, "x-api-key": named}
+        headers = {name: text.replace("KEY", session.key) for name, text in headers.items()}
+        reply = await client.post("/v1/chat/completions", json=BODY, headers=headers)
+        assert reply.status_code == status, reply.text
+
+    with_server(test)
+
+
+def test_an_attempt_is_played_over_https(tmp_path: Path) -> None:
+    file = certificate(tmp_path)
+
+    async def run() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        headers = {"Authorization": f"Bearer {session.key}"}
+        trusted = ssl.create_default_context(cafile=str(file))
+        async with (
+            WebApp({session.key: session}).served("localhost", 0, str(file)) as url,
+            httpx.AsyncClient(base_url=url, headers=headers, verify=trusted) as client,
+        ):
+            assert url.startswith("https://localhost:")
+            reply = await client.post("/v1/chat/completions", json=BODY)
+            assert reply.status_code == 200
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("key", ["", "none"])
 def test_another_key_opens_no_attempt(key: str) -> None:
     async def test(client: httpx.AsyncClient, session: Any) -> None:
@@ -342,7 +390,9 @@ def test_another_key_opens_no_attempt(key: str) -> None:
     with_server(test)
 
 
-def test_every_address_is_named_by_the_machine() -> None:
+def test_every_address_is_named_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+
     async def serve() -> str:
         async with WebApp({}).served("0.0.0.0", 0) as url:
             return url

@@ -1,5 +1,7 @@
 """A process of an agent is watched, read and killed with its group."""
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -10,14 +12,17 @@ import psutil
 import pytest
 
 from envs.agents.agent_checks import CALL_FUNCTION, starter_of_function
-from envs.agents.agent_process import AgentProcess, _starters, child_environment
+from envs.agents.agent_process import AgentProcess, _starters
+from envs.agents.opened_folder import OpenedFolder
 from r3l.errors import EnvironmentFailed
+from tests.processes import lives
+
+STARTER = (sys.executable, str(CALL_FUNCTION))
 
 
-def folder_of(tmp_path: Path) -> Path:
+def folder_of(tmp_path: Path) -> OpenedFolder:
     (tmp_path / "work").mkdir()
-    (tmp_path / "stdin").write_text("[]")
-    return tmp_path
+    return OpenedFolder(tmp_path)
 
 
 def wait(process: AgentProcess) -> int | None:
@@ -31,7 +36,7 @@ def test_a_program_is_killed_with_what_it_started(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     script = "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
     program = (sys.executable, "-c", script + "time.sleep(600)")
-    process = AgentProcess((sys.executable, str(CALL_FUNCTION)), program, folder, {})
+    process = AgentProcess(STARTER, program, folder, {})
     while not (line := process.last_line("stdout")):
         time.sleep(0.01)
     assert process.poll() is None
@@ -53,15 +58,15 @@ def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None
     argv = starter_of_function("command", f"{file}:pid", "")
     seen = set()
     for _ in range(2):
-        process = AgentProcess(argv, (), folder, {"PATH": "/bin"})
+        process = AgentProcess(argv, (), folder, {"PATH": "/bin"}, "[]")
         assert wait(process) == 0
         seen.add(process.last_line("stdout"))
     assert len(seen) == 2
     for name, code, line in (("bad", 3, "3"), ("worse", 1, "ValueError: no")):
-        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
+        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {}, "[]")
         assert wait(process) == code and process.last_line("stderr") == line
     for name, code in (("gone", 7), ("crashed", -signal.SIGABRT), ("killed", -signal.SIGKILL)):
-        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
+        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {}, "[]")
         assert wait(process) == code
 
 
@@ -70,7 +75,7 @@ def test_a_file_that_prints_while_it_is_imported_is_started_like_another(tmp_pat
     file.write_text("print('loaded', flush=True)\ndef one():\n    return 1\n")
     argv = starter_of_function("command", f"{file}:one", "")
     for _ in range(2):
-        process = AgentProcess(argv, (), folder, {})
+        process = AgentProcess(argv, (), folder, {}, "[]")
         assert wait(process) == 0 and process.last_line("stdout") == "1"
     process.kill()
 
@@ -80,26 +85,230 @@ def test_a_starter_that_ends_is_named_and_dropped(tmp_path: Path) -> None:
     file.write_text("raise SystemExit(0)\n")
     argv = (sys.executable, str(CALL_FUNCTION), f"{file}:one")
     with pytest.raises(EnvironmentFailed, match=r"f\.py:one .*no process") as failed:
-        AgentProcess(argv, (), folder, {})
+        AgentProcess(argv, (), folder, {}, "[]")
     assert failed.value.cause == "agent_not_started" and argv not in _starters
 
 
 def test_a_process_that_wrote_its_exit_code_has_ended(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     program = (sys.executable, "-c", "import time; time.sleep(600)")
-    process = AgentProcess((sys.executable, str(CALL_FUNCTION)), program, folder, {})
+    process = AgentProcess(STARTER, program, folder, {})
     assert process.poll() is None
-    (folder / "exit").write_text("0")
+    (tmp_path / "exit").write_text("0")
     assert process.poll() == 0
+    (tmp_path / "exit").write_text("what an agent may write")
+    assert process.poll() == 1
     process.kill()
 
 
-def test_an_agent_gets_the_users_variables_without_those_that_mislead_it(
-    monkeypatch: pytest.MonkeyPatch,
+LEAVERS = {
+    "twenty daemons": """
+for n in range(20):
+    subprocess.Popen(SLEEP, start_new_session=True)
+""",
+    "nohup": "subprocess.Popen(['nohup', *SLEEP])",
+    "a double fork": """
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.execvp(SLEEP[0], SLEEP)
+    os._exit(0)
+os.wait()
+""",
+    "a child of a terminal": """
+import pty
+if not pty.fork()[0]:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.execvp(SLEEP[0], SLEEP)
+""",
+    "no variables": "subprocess.Popen(SLEEP, start_new_session=True, env={})",
+    "its wrapper killed": """
+subprocess.Popen(SLEEP, start_new_session=True, env={})
+ready()
+os.kill(os.getppid(), 9)
+time.sleep(600)
+""",
+    "its wrapper stopped": """
+subprocess.Popen(SLEEP, start_new_session=True, env={})
+ready()
+os.kill(os.getppid(), 19)
+time.sleep(600)
+""",
+    "a family in sessions": """
+code = "import os, sys; os.setsid(); os.fork() or os.fork(); os.execvp(sys.argv[1], sys.argv[1:])"
+subprocess.Popen([sys.executable, "-c", code, *SLEEP])
+""",
+}
+"""What an agent may leave, by what it does."""
+
+
+def sleepers(seconds: str) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).cmdline() == ["sleep", seconds] and lives(pid):
+                found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["at its end", "when it is stopped"])
+@pytest.mark.parametrize("how", LEAVERS)
+def test_all_that_a_process_started_ends_with_it(how: str, early: bool, tmp_path: Path) -> None:
+    seconds = str(200_000_000 + os.getpid())
+    head = (
+        f"import os, signal, subprocess, sys, time\nSLEEP = ['sleep', {seconds!r}]\n"
+        "def ready():\n    open('ready', 'w').close()\n"
+    )
+    script = f"{head}{LEAVERS[how]}\nready()\ntime.sleep({600 * early})\n"
+    variables = {"PATH": os.environ["PATH"]}
+    argv = (sys.executable, "-c", script)
+    process = AgentProcess(STARTER, argv, folder_of(tmp_path), variables)
+    deadline = time.monotonic() + 60
+    while not (sleepers(seconds) and (tmp_path / "work" / "ready").exists()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            break  # the wrapper has already ended them
+        time.sleep(0.01)
+    if not early and "wrapper" not in how:
+        assert wait(process) == 0
+        assert not sleepers(seconds)  # before anyone is told that it has ended
+    process.kill()
+    assert not sleepers(seconds)
+
+
+def test_an_attempt_ends_without_its_neighbours(tmp_path: Path) -> None:
+    """Also if the agent has killed its wrapper and its starter."""
+    script = (
+        "import os, subprocess, sys, time\n"
+        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
+        "time.sleep(1)\n"
+        "parent = open(f'/proc/{os.getppid()}/stat').read().split()[3]\n"
+        "for pid in (int(parent), os.getppid()) if sys.argv[1] == 'kills' else ():\n"
+        "    os.kill(pid, 9)\n"
+        "time.sleep(600)\n"
+    )
+    made = []
+    for name in ("kills", "stays"):
+        (tmp_path / name).mkdir()
+        argv = (sys.executable, "-c", script, name)
+        made.append(AgentProcess(STARTER, argv, folder_of(tmp_path / name), {}))
+    killer, neighbour = made
+    assert wait(killer) == -signal.SIGKILL
+    while not (line := neighbour.last_line("stdout")):
+        time.sleep(0.01)
+    daemon = int(killer.last_line("stdout"))
+    (tmp_path / "next").mkdir()
+    following = AgentProcess(STARTER, (sys.executable, "-c", ""), folder_of(tmp_path / "next"), {})
+    assert wait(following) == 0
+    following.kill()
+    assert neighbour.poll() is None and lives(int(line))
+    killer.kill()
+    neighbour.kill()
+    assert not lives(int(line))
+    os.kill(daemon, signal.SIGKILL)  # outside a worker it belongs to nobody
+
+
+def test_what_a_lasting_process_left_lives_until_it_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import subprocess\n"
+        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
+    )
+    program = (sys.executable, "-c", script)
+    process = AgentProcess(STARTER, program, folder_of(tmp_path), {}, lasting=True)
+    assert wait(process) == 0
+    daemon = int(process.last_line("stdout"))
+    (tmp_path / "other").mkdir()
+    other = AgentProcess(STARTER, program, folder_of(tmp_path / "other"), {})
+    assert wait(other) == 0
+    other.kill()
+    assert process.leave() and lives(daemon)
+    process.kill()
+    assert not lives(daemon)
+
+
+def test_a_lasting_process_that_takes_too_long_is_ended_with_all(tmp_path: Path) -> None:
+    program = (
+        sys.executable,
+        "-c",
+        "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
+    )
+    process = AgentProcess(STARTER, program, folder_of(tmp_path), {}, lasting=True)
+    while not (line := process.last_line("stdout")):
+        time.sleep(0.01)
+    assert not process.leave()
+    assert not lives(int(line))
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr", "exit"])
+@pytest.mark.parametrize("how", ["mkfifo", "/dev/zero", "mkdir", "gone"])
+def test_what_an_agent_puts_in_place_of_its_files_is_not_read(
+    name: str, how: str, tmp_path: Path
 ) -> None:
-    for name in ("PYTHONPATH", "OPENAI_API_KEY"):
-        monkeypatch.setenv(name, "/x")
-        assert name not in child_environment({})
-    assert child_environment({"A": "b"}) == child_environment({}) | {"A": "b"}
-    assert child_environment({})["PATH"] == os.environ["PATH"]
-    assert "PATH" not in child_environment({}, ["PATH", ""])
+    """A FIFO would be read for ever, and /dev/zero until memory has run out."""
+    place = f"'../{name}'"
+    made = {
+        "mkfifo": f"os.mkfifo({place})",
+        "/dev/zero": f"os.symlink('/dev/zero', {place})",
+        "mkdir": f"os.mkdir({place})",
+        "gone": "pass",
+    }[how]
+    script = f"import os\nprint(0.5, flush=True)\nos.unlink({place})\n{made}\n"
+    process = AgentProcess(STARTER, (sys.executable, "-c", script), folder_of(tmp_path), {})
+    assert wait(process) == 0
+    assert process.state().stdout == "0.5"
+    process.kill()
+
+
+def run_fenced(script: str, folder: Path, *, fenced: bool = True) -> AgentProcess:
+    folder.mkdir()
+    argv = (sys.executable, "-c", script)
+    return AgentProcess(STARTER, argv, folder_of(folder), {"KEY": "mine"}, fenced=fenced)
+
+
+def scopes_of_landlock() -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(444, None, 0, 1) >= 6)
+
+
+def test_a_fenced_agent_reads_and_signals_no_neighbour(tmp_path: Path) -> None:
+    if not scopes_of_landlock():
+        pytest.skip("this kernel has no scopes of Landlock")
+    neighbour = run_fenced("import time; time.sleep(600)", tmp_path / "a")
+    script = f"""
+import os
+seen = []
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    if int(pid) != os.getpid():
+        for name in ("environ", "mem", "fd/0", "cwd"):
+            try:
+                os.close(os.open(f"/proc/{{pid}}/{{name}}", os.O_RDONLY))
+                seen.append((pid, name))
+            except OSError:
+                pass
+for pid in ({neighbour.pid}, os.getppid()):
+    try:
+        os.kill(pid, 0)
+        seen.append((pid, "signal"))
+    except PermissionError:
+        pass
+print(seen)
+"""
+    process = run_fenced(script, tmp_path / "b")
+    assert wait(process) == 0
+    assert process.last_line("stdout") == "[]"
+    free = run_fenced(script, tmp_path / "c", fenced=False)
+    assert wait(free) == 0 and str(neighbour.pid) in free.last_line("stdout")
+    for each in (neighbour, process, free):
+        each.kill()
+
+
+def test_the_pipes_of_a_process_close_when_it_closes_them(tmp_path: Path) -> None:
+    """Its wrapper holds no copy, so a server of MCP that stops to answer is noticed."""
+    script = "import os, time\nos.write(1, b'x')\nos.close(1)\ntime.sleep(600)\n"
+    argv = (sys.executable, "-c", script)
+    process = AgentProcess(STARTER, argv, folder_of(tmp_path), {}, pipes=True)
+    written = os.open(tmp_path / "stdin", os.O_RDWR)
+    with open(tmp_path / "stdout", "rb") as said:
+        assert said.read() == b"x"
+    assert process.poll() is None
+    os.close(written)
+    process.kill()

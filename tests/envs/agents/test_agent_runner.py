@@ -39,7 +39,7 @@ def test_a_host_answers_in_a_worker_as_it_does_inside_the_actor(
             assert isinstance(runner, AgentRunner) and not isinstance(runner, Environment)
             assert runner.spec.name == "agent"
             facts = await guarded(lambda: runner.prepare({"id": "a"}, []))
-            assert facts == AgentFacts(saved="folder", servers={"tools": ""})
+            assert facts == AgentFacts(saved="folder", servers={"tools": ""}, task={"id": "a"})
             state, in_time = await run_process(runner, MAIN, lambda: runner.start({}), 60.0)
             assert in_time and (state.exit, state.stdout, state.stderr) == (1, '{"id": "a"}', "é")
             folder = Path(state.folder)

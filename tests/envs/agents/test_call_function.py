@@ -2,13 +2,18 @@
 
 import functools
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envs.agents.call_function import MODULE, call, find
+from envs.agents.agent_steps import outcome_of
+from envs.agents.call_function import MODULE, _listed, call, children_of, find
+from r3l.errors import EnvironmentFailed
+from tests.r3l.rollout.test_env_calls import NO_NUMBERS, NUMBERS
 
 
 def counted(function: Any) -> Any:
@@ -41,6 +46,39 @@ def test_a_function_is_found_and_its_result_printed(
     assert json.loads(capsys.readouterr().out.split("\n")[1]) == {"sum": 3}
     with pytest.raises(SystemExit, match="defines no function other"):
         find(f"{file}:other")
+
+
+@pytest.mark.parametrize(("given", "number"), NUMBERS, ids=lambda value: repr(value))
+def test_a_number_of_any_library_is_said_as_an_environments_is_read(
+    given: Any, number: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(lambda: given, [])
+    assert outcome_of(json.loads(capsys.readouterr().out), 1.0, "x").reward == number
+    call(lambda: {"reward": given, "parts": {"form": given}}, [])
+    outcome = outcome_of(json.loads(capsys.readouterr().out), 1.0, "x")
+    assert (outcome.reward, outcome.parts) == (number, {"form": number})
+
+
+@pytest.mark.parametrize("given", NO_NUMBERS, ids=lambda value: repr(value))
+def test_what_is_no_finite_number_is_no_reward(
+    given: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        call(lambda: given, [])
+    except TypeError as error:  # the grader fails with this line
+        assert "is not JSON serializable" in str(error)
+        return
+    with pytest.raises(EnvironmentFailed):
+        outcome_of(json.loads(capsys.readouterr().out), 1.0, "x")
+
+
+def test_the_children_of_a_process_are_listed_in_two_ways() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        assert child.pid in children_of(os.getpid())
+        assert sorted(children_of(os.getpid())) == sorted(_listed(os.getpid()))
+        assert children_of(child.pid) == _listed(child.pid) == []
+        child.kill()
+    assert children_of(child.pid) == []
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """A folder is kept as it was before each call, put back in place, and compared."""
 
+import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,15 +98,104 @@ def test_the_other_name_of_a_file_and_a_pipe_are_undone(work: Path) -> None:
 def test_a_file_that_vanishes_is_not_kept(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hash_of = workspace_copy._hash
 
-    def vanishing(path: Path) -> str:
-        if path.name == "a.txt":
-            shutil.rmtree(path.parent)  # with the folder that is read next
-        return hash_of(path)
+    def vanishing(file: int) -> str:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("a.txt"):
+            shutil.rmtree(work / "data")  # with the folder that is read next
+        return hash_of(file)
 
     (work / "data" / "sub").mkdir()
     monkeypatch.setattr(workspace_copy, "_hash", vanishing)
     run("save", str(work), kept_of(work), 0, [])
     assert "data/a.txt" not in listed(work)
+
+
+def identity_of(work: Path) -> list[int]:
+    return [work.stat().st_dev, work.stat().st_ino]
+
+
+@pytest.mark.parametrize("operation", ["save", "restore"])
+@pytest.mark.parametrize("how", ["link", "another folder", "its parent is a link", "nothing"])
+def test_a_folder_that_the_agent_has_replaced_is_refused_and_nothing_outside_changes(
+    how: str, operation: str, tmp_path: Path
+) -> None:
+    outside, above, kept = tmp_path / "outside", tmp_path / "attempt", str(tmp_path / "kept")
+    work = above / "work"
+    work.mkdir(parents=True)
+    (work / "a.txt").write_text("agent's")
+    (outside / "work").mkdir(parents=True)
+    for folder in (outside, outside / "work"):
+        (folder / "b.txt").write_text("mine")
+    run("save", str(work), kept, 0, [], identity := identity_of(work))
+    match how:
+        case "link":
+            work.rename(above / "moved")
+            work.symlink_to(outside)
+        case "another folder":
+            work.rename(above / "moved")
+            shutil.copytree(outside, work)
+        case "its parent is a link":
+            above.rename(tmp_path / "moved")
+            above.symlink_to(outside)
+        case "nothing":
+            shutil.rmtree(work)
+    with pytest.raises(SystemExit, match="in place of its folder"):
+        run(operation, str(work), kept, 0, [], identity)
+    assert sorted(str(path.relative_to(outside)) for path in outside.rglob("*")) == [
+        *("b.txt", "work", "work/b.txt")
+    ]
+    assert (outside / "b.txt").read_text() == (outside / "work" / "b.txt").read_text() == "mine"
+
+
+def test_folders_that_are_swapped_with_links_during_restores_change_nothing_outside(
+    work: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    for n in range(20):
+        (work / "data" / f"f{n}").write_text("mine" * 100)
+    run("save", str(work), kept_of(work), 0, [])
+    swap = (
+        "import os, sys\n"
+        "while True:\n"
+        "    for new in (lambda: os.symlink(sys.argv[1], 'data'), lambda: os.mkdir('data')):\n"
+        "        try:\n"
+        "            os.rename('data', f'../{os.urandom(8).hex()}')\n"
+        "            new()\n"
+        "        except OSError: pass\n"
+    )
+    command = [sys.executable, "-c", swap, str(outside)]
+    with subprocess.Popen(command, cwd=work) as agent:
+        for _ in range(60):
+            with contextlib.suppress(OSError, SystemExit):
+                run("restore", str(work), kept_of(work), 0, [])
+        agent.kill()
+    assert not list(outside.iterdir())
+
+
+def test_a_file_that_turns_into_a_pipe_a_device_or_another_file_is_not_read(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the reading."""
+    secret = work.parent / "secret"
+    secret.write_text("secret")
+    file_at = workspace_copy._file_at
+    for turn in ("mkfifo", "/dev/zero", str(secret)):
+
+        def turning(folder: int, name: str, turn: str = turn) -> Any:
+            if name == "a.txt":
+                os.unlink(name, dir_fd=folder)
+                if turn == "mkfifo":
+                    os.mkfifo(name, dir_fd=folder)
+                else:
+                    os.symlink(turn, name, dir_fd=folder)
+            return file_at(folder, name)
+
+        (work / "data" / "a.txt").unlink()
+        (work / "data" / "a.txt").write_text("one")
+        monkeypatch.setattr(workspace_copy, "_file_at", turning)
+        run("save", str(work), kept_of(work), 0, [])
+        monkeypatch.setattr(workspace_copy, "_file_at", file_at)
+        objects = list(Path(kept_of(work), "objects").iterdir())
+        assert all(copy.read_text() != "secret" for copy in objects)
 
 
 def test_a_closed_folder_is_put_back_by_an_ordinary_user() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from envs.isolation.pool import EnvPool, RemoteEnv, environments, environments_of_all, workers_for
 from r3l.errors import EnvironmentFailed, UserError
+from r3l.files.temporary_folder import HELD
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import explore_group
@@ -440,3 +442,46 @@ def test_a_group_is_explored_around_an_attempt_that_loses_its_world() -> None:
     assert all(
         t.observations[0].startswith("task 5 in ") and t.actions[-1] == "end" for t in played
     )
+
+
+def test_what_killed_actors_left_is_removed_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = [tmp_path / f"{prefix}x{HELD}" for prefix in ("r3l-env-", "r3l-agent-")]
+    for folder in left:
+        (folder / "work" / "inner").mkdir(parents=True)
+        os.utime(folder, (0, 0))
+
+    async def start() -> None:
+        async with environments_of_all(EnvConfig(), 1):
+            assert not list(tmp_path.iterdir())
+
+    asyncio.run(start())
+
+
+def test_a_worker_gets_no_secret_and_no_proxy_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("MY_TOKEN", "MY_KEY", "https_proxy"):
+        monkeypatch.setenv(name, "http://me:word@proxy")
+    monkeypatch.delenv("no_proxy", raising=False)
+    (tmp_path / "world.py").write_text(
+        "import os\nfrom tests.r3l.fakes import Corridor\n"
+        "class World(Corridor):\n"
+        "    def reset(self, *, seed, options=None):\n"
+        "        names = 'MY_TOKEN', 'MY_KEY', 'https_proxy', 'HOME', 'no_proxy'\n"
+        "        return ' '.join(name for name in names if name in os.environ), {}\n"
+    )
+
+    async def seen(*passed: str) -> str:
+        name = f"{tmp_path}/world.py:World"
+        made = EnvConfig(name=name, isolation="process", pass_environment=passed)
+        async with environments(made, 1) as make:
+            env: Any = make()
+            observation = (await env.reset(seed=0))[0]
+            env.close()
+            return str(observation)
+
+    assert asyncio.run(seen()) == "https_proxy HOME no_proxy"
+    assert asyncio.run(seen("MY_T*")) == "MY_TOKEN https_proxy HOME no_proxy"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,33 @@ def test_r3_says_once_if_no_task_comes_again(settings: tuple[str, ...], told: in
     found = [line for line in lines("algorithm=r3", *settings) if "comes once" in line]
     assert len(found) == told
     assert all("reflects on them, at the same task, but the run's 960 groups" in x for x in found)
+
+
+def agent_of(folder: Path, *more: str, **options: Any) -> list[str]:
+    """The notes on a run of an agent whose tasks have an answer."""
+    (folder / "tasks.jsonl").write_text('{"id": 1, "question": "q", "answer": "a"}')
+    (folder / "grade.py").write_text("def grade(task, calls):\n    return 0\n")
+    given = {"command": "true {question}", "tasks": f"{folder}/tasks.jsonl"} | options
+    return lines("env=agent", f"env.options={json.dumps(given)}", *more)
+
+
+def test_fields_that_only_the_grader_sees_are_told_once(tmp_path: Path) -> None:
+    reward = f"{tmp_path}/grade.py:grade"
+    told = [line for line in agent_of(tmp_path, reward=reward) if "grader alone" in line]
+    assert told == [
+        "env agent: the tasks' answer is shown to the grader alone; env.options.hidden lists the "
+        "fields that the agent does not see"
+    ]
+    for options in ({}, {"reward": reward, "hidden": ["answer"]}):
+        assert not [line for line in agent_of(tmp_path, **options) if "grader alone" in line]
+
+
+def test_variables_that_agents_do_not_get_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "x")
+    (line,) = (line for line in agent_of(tmp_path) if "do not get" in line)
+    assert "MY_TOKEN" in line and "env.pass_environment" in line
+    told = agent_of(tmp_path, "env.pass_environment=['*']")
+    assert not any("do not get" in line for line in told)
+    assert lines() == []  # the built-in world is played inside the actor

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import math
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from r3l.errors import EnvironmentFailed
-from r3l.rollout.env_calls import fault_in, guarded, parts_in, place, read_step
+from r3l.rollout.env_calls import fault_in, guarded, number_of, parts_in, place, read_step
 from r3l.text import TEXT_LIMIT
 from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import Faulty, explore, learner_of_advice
@@ -108,6 +112,46 @@ def test_text_and_truth_of_numpy_are_taken() -> None:
     observation = read_step("rooms", (room, 0.5, False, False, {"rewards": {np.str_("red"): 1.0}}))
     assert type(observation[0]) is str
     assert [type(name) for name in parts_in(observation[4])] == [str]
+
+
+NUMBERS: list[tuple[Any, float]] = [
+    (np.float32(0.5), 0.5),
+    (np.float16(0.5), 0.5),
+    (np.longdouble(0.5), 0.5),
+    (np.int64(1), 1.0),
+    (np.uint8(1), 1.0),
+    (np.bool_(True), 1.0),
+    (np.mean([0.0, 1.0]), 0.5),
+    (np.array(0.25), 0.25),
+    (np.array([0.25], np.float32), 0.25),
+    (np.array([[True]]), 1.0),
+    (Fraction(1, 4), 0.25),
+    (Decimal("0.25"), 0.25),
+    (True, 1.0),
+    (-3, -3.0),
+]
+"""What user code may return as a reward."""
+NO_NUMBERS: list[Any] = [
+    *(float("nan"), float("inf"), np.float32("nan"), np.array([np.inf]), Decimal("NaN")),
+    *(Decimal("Infinity"), 1j, np.complex64(1), np.array([0.5, 0.5]), np.array([])),
+    *("1", np.str_("1"), np.datetime64(1, "s"), None, [1.0], {}),
+]
+
+
+@pytest.mark.parametrize(("given", "number"), NUMBERS, ids=lambda value: repr(value))
+def test_a_number_of_any_library_is_a_reward_and_a_part(given: Any, number: float) -> None:
+    assert number_of(given) == number and type(number_of(given)) is float
+    answer = read_step("env", ("on", given, False, False, {}))
+    assert answer[1] == number
+    assert parts_in({"rewards": {"form": given}}) == {"form": number}
+
+
+@pytest.mark.parametrize("given", [*NO_NUMBERS, Decimal("sNaN")], ids=lambda value: repr(value))
+def test_what_is_no_finite_number_is_no_reward(given: Any) -> None:
+    assert not math.isfinite(number_of(given))
+    with pytest.raises(EnvironmentFailed, match="reward is"):
+        read_step("env", ("on", given, False, False, {}))
+    assert parts_in({"rewards": {"form": given}}) == {}
 
 
 def test_a_fault_is_named_by_text_and_an_info_that_is_not_a_mapping_is_empty() -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from r3l.run.process.end_with_parent import STARTER, name_starter
-from tests.processes import lives
+from tests.processes import lives, without_rights
 
 PARENT = """
 import multiprocessing, os, time
@@ -62,3 +62,22 @@ def test_a_starter_is_named_to_the_processes_it_starts(monkeypatch: pytest.Monke
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     named, parent = said.stdout.split()
     assert named == parent
+
+
+def test_a_hidden_process_shows_its_variables_to_no_other_one_but_its_programs_do() -> None:
+    script = """
+import os, subprocess, time
+from r3l.run.process.end_with_parent import hide
+hide()
+fork = os.fork()
+if not fork:
+    time.sleep(600)
+program = subprocess.Popen(["sleep", "600"])
+look = "import sys; print(len(open(f'/proc/{sys.argv[1]}/environ').read()) > 0)"
+for pid in (os.getpid(), fork, program.pid):
+    command = ["python3", "-c", look, str(pid)]
+    print(subprocess.run(command, capture_output=True, text=True).stdout.strip() or "hidden")
+    if pid != os.getpid():
+        os.kill(pid, 9)
+"""
+    assert without_rights(script).split() == ["hidden", "hidden", "True"]

@@ -7,7 +7,7 @@ import zmq
 
 from buffer.wire.sockets import bind as listen
 from r3l.errors import UserError
-from r3l.run.process.endpoints import check_bind, check_endpoint, with_port
+from r3l.run.process.endpoints import check_bind, check_endpoint, is_near, with_port
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,15 @@ def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
 def test_a_given_port_is_kept() -> None:
     with with_port("tcp://127.0.0.1:5555") as bind:
         assert bind == "tcp://127.0.0.1:5555"
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST", "[::1]")),
+        *((host, True) for host in ("0.0.0.0", "[::]", "a.localhost", socket.gethostname())),
+        *((host, False) for host in ("10.0.0.1", "[2001:db8::1]", "host.example", "localhost.x")),
+    ],
+)
+def test_a_url_of_this_machine_is_told_from_others(host: str, near: bool) -> None:
+    assert is_near(f"http://{host}:8000/v1") == is_near(f"https://{host}/v1") == near

@@ -1,0 +1,91 @@
+"""The environment variables that agents, graders and environments get.
+
+secret_names   the user's keys, tokens and passwords: no environment, agent or grader gets them
+client_names   what leads a client of models past the gateway, with another key or to another server
+direct_hosts   completes no_proxy: calls to this machine go to no proxy
+
+The setting `env.pass_environment` lists exceptions of the first two.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+SETUP = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
+"""Variables that set up the worker's Python, which no agent gets."""
+NEAR = ("localhost", "127.0.0.1", "::1")
+
+_SECRET = re.compile(
+    r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|JWT|CREDENTIAL|^AWS_"
+    r"|(?<![A-Z])(PASS|PGPASSFILE|PAT|AUTH|CREDS|COOKIE|DSN|KRB5CCNAME)(?![A-Z])|_PWD$"
+)
+_HARMLESS = re.compile(
+    r"TOKENI[SZ]|KEYBOARD|KEYMAP|MONKEY|^AWS_(?:DEFAULT_)?REGION$"
+    r"|(?<![A-Z])(MAX|MIN|NUM|N|TOTAL|NEW|INPUT|OUTPUT|CONTEXT|THINKING|COMPLETION)_([A-Z]+_)*TOKENS?$"
+)
+"""Parts of names that are no secret, though _SECRET finds them, such as MAX_TOKENS."""
+_PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.I)
+_PROXY = re.compile(r"(?:HTTPS?|FTP|ALL|NO)_PROXY")
+
+_CLIENT = re.compile(
+    r"(?:OPENAI|AZURE_OPENAI|AZURE_API|AZURE_AI|ANTHROPIC|LITELLM|LITELLM_PROXY|GEMINI|GOOGLE_API"
+    r"|GOOGLE_GEMINI|GOOGLE_VERTEX|VERTEX|VERTEXAI|BEDROCK|OLLAMA|MISTRAL|COHERE|CO|GROQ|TOGETHER"
+    r"|TOGETHER_AI|TOGETHERAI|FIREWORKS|FIREWORKS_AI|OPENROUTER|DEEPSEEK|XAI|PERPLEXITY|VLLM"
+    r"|HOSTED_VLLM|HF_INFERENCE)"
+    r"_(?:[A-Z0-9]+_)*?"
+    r"(?:URL|BASE|ENDPOINTS?|HOST|SERVER|KEYS?|TOKEN|ORG|ORGANIZATION|PROJECT|PROXY|TYPE|VERSION"
+    r"|HEADERS|DEPLOYMENT|RESOURCE|SOCKET|PROFILE|SECRET)(?:_ID|_NAME|_DIR)?"
+)
+_CLOUD = re.compile(r"CLAUDE_CODE_(USE|SKIP|OAUTH|API)_\w+|GOOGLE_GENAI_USE_\w+|AZURE_AD_TOKEN")
+"""Switches of clients that lead to a cloud's own servers."""
+
+
+def secret_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
+    """Returns the names of variables that hold a secret, except those that a pattern in `passed`
+    matches. A proxy's URL may hold a password: without it nothing outside could be reached."""
+    return _unmatched(filter(lambda name: _is_secret(name, environ[name]), environ), passed)
+
+
+def client_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
+    """Returns the names of variables that name a server of models or a key to it, except those
+    that a pattern in `passed` matches."""
+    found = (name for name in environ if _CLIENT.fullmatch(name) or _CLOUD.fullmatch(name))
+    return _unmatched(found, passed)
+
+
+def unset_names(
+    environ: Mapping[str, str], passed: Sequence[str], servers: Iterable[str] = ()
+) -> list[str]:
+    """Returns the names of the variables that no agent and no grader gets. `servers`: the names of
+    those with the keys of other models' servers."""
+    secret, clients = secret_names(environ, passed), client_names(environ, passed)
+    return sorted({*secret, *clients, *servers} - {""})
+
+
+def child_environment(more: Mapping[str, str], unset: Sequence[str] = ()) -> dict[str, str]:
+    """Copies this process's variables, except SETUP and `unset`. Then adds `more`."""
+    left_out = {*SETUP, *unset}
+    return {name: value for name, value in os.environ.items() if name not in left_out} | {**more}
+
+
+def direct_hosts(environ: Mapping[str, str], *more: str) -> dict[str, str]:
+    """Returns no_proxy and NO_PROXY with the names of this machine and the hosts `more`."""
+    given = ",".join(filter(None, (environ.get("no_proxy"), environ.get("NO_PROXY"))))
+    hosts = dict.fromkeys(filter(None, (*map(str.strip, given.split(",")), *NEAR, *more)))
+    direct = ",".join(hosts)
+    return {"NO_PROXY": direct, "no_proxy": direct}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    upper = name.upper()
+    if _PROXY.fullmatch(upper):
+        return False
+    if _PASSWORD_IN_URL.match(value):
+        return True
+    return bool(_SECRET.search(upper)) and not _HARMLESS.search(upper)
+
+
+def _unmatched(names: Iterable[str], passed: Iterable[str]) -> list[str]:
+    patterns = tuple(passed)
+    return sorted(n for n in names if not any(fnmatchcase(n, pattern) for pattern in patterns))
