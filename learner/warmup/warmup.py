@@ -26,11 +26,16 @@ from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
-from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
+from learner.warmup.recipe import RECORD, Recipe
 from r3l.algorithms.losses import imitation_loss
 from r3l.algorithms.rows import Row, supervised
 from r3l.errors import UserError
-from r3l.models.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
+from r3l.models.model_folder import (
+    CHECKSUMS,
+    UNFINISHED,
+    check_model_folder,
+    read_tokenizer,
+)
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
 from r3l.run.process.command_line import echo
