@@ -22,6 +22,9 @@ from r3l.run.settings.environment import EnvConfig
 NONSENSE = "try"
 """The action of each step. An environment must answer any action, even one without meaning."""
 
+FEW_STEPS = 3
+"""The most steps of an attempt at a question, which may be answered several times."""
+
 
 @dataclass(frozen=True)
 class FirstStep:
@@ -29,8 +32,10 @@ class FirstStep:
     `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
     an agent, without the step. `answers`: how many right answers the environment lists.
 
-    `replayable`: whether the steps of a stored attempt can be played again. `most_steps`: the most
-    that an attempt has; 0 for an agent, which alone knows it."""
+    `for_nothing`: the reward, as a share of a full success, of an attempt that an empty response
+    ends; 0 if no such response was tried. `replayable`: whether the steps of a stored attempt can
+    be played again. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows
+    it."""
 
     prompt: int
     budget: int
@@ -38,6 +43,7 @@ class FirstStep:
     answers: int = 0
     replayable: bool = True
     most_steps: int = 0
+    for_nothing: float = 0.0
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
@@ -69,6 +75,7 @@ async def _try(
             call, answers = "right_answers", await listed_answers(env)
             call = f"step({NONSENSE!r})"
             reaction, *_ = read_step(name, await guarded(lambda: env.step(NONSENSE)))
+            paid = await _paid_for_nothing(task, chat, env)
         finally:
             await guarded(env.close)
     except EpisodeError as error:
@@ -85,7 +92,22 @@ async def _try(
         answers=len(answers),
         replayable=env.spec.deterministic != "no",
         most_steps=env.spec.max_steps,
+        for_nothing=paid,
     )
+
+
+async def _paid_for_nothing(task: Task, chat: ChatFormat, env: Environment) -> float:
+    """Answers a question with an empty response. Returns the reward if that ends the attempt. In
+    longer worlds a step may well earn something whatever it is, so they are not tried."""
+    if env.spec.max_steps > FEW_STEPS:
+        return 0.0
+    try:
+        await start(task, chat, env)
+        reply = read_step(task.env, await guarded(lambda: env.step("")))
+    except EpisodeError:
+        return 0.0  # it pays nothing
+    _, reward, terminated, truncated, _ = reply
+    return reward / env.spec.success_threshold if terminated or truncated else 0.0
 
 
 def _of_agent(spec: EnvSpec, chat: ChatFormat) -> FirstStep:

@@ -5,9 +5,7 @@
 r3l-launch --env examples/own_questions.py:Questions env.options.file=questions.jsonl --model MODEL
 """
 
-import json
-
-from envs import ListedTasks, Task
+from envs import ListedTasks, Task, json_lines
 from r3l.rollout.env_interface import EnvSpec
 
 
@@ -30,8 +28,7 @@ class Questions:
     @staticmethod
     def task_source(file: str = "questions.jsonl", **_):
         """Every tenth question is for evaluation. What a task needs is in its options."""
-        with open(file, encoding="utf-8-sig") as lines:  # not splitlines: U+2028 ends no JSON line
-            rows = [json.loads(line) for line in lines if line.strip()]
+        rows = json_lines(file)  # which names a line that is no JSON object
         tasks = [Task(f"q/{n}", "questions", n, row) for n, row in enumerate(rows)]
         held_out = tasks[::10]
         return ListedTasks({"train": [t for t in tasks if t not in held_out], "eval": held_out})

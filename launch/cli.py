@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
 """The settings behind the options --env, --model, --steps, --seed and --actor-gpus, in order."""
 DEFAULT = "train"
-INSPECTIONS = ("status", "doctor")
+INSPECTIONS = ("status", "doctor", "report")
 """Commands. NAME is in the module launch.inspection.NAME, which is imported on first use."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 

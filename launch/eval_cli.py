@@ -29,6 +29,8 @@ from launch.evaluation.panel import (
 )
 from launch.evaluation.play import keys_of, own_engine, play_all
 from launch.evaluation.printing import comparison_table, conversations, panel_line, table
+from launch.inspection.pages.evaluation_page import EvaluationData, evaluation_page
+from launch.inspection.pages.page_file import check_place, write_page
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.evaluation_folder import (
     EvaluationFolder,
@@ -52,7 +54,7 @@ from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import OneLine, echo
 
 PROGRESS_S = 5.0
-READING = {"read", "pass_at", "show", "against", "as_json"}
+READING = {"read", "pass_at", "show", "against", "as_json", "html"}
 """The options that can be given with --read."""
 Results = dict[float | None, tuple[Report, list[Conversation]]]
 """Report and attempts of each part, keyed by temperature; None: the first part."""
@@ -125,6 +127,9 @@ AGAIN = "run the same command again to continue"
     help="go on although the tasks differ from --panel or the shipped panel; the result is marked "
     "as not comparable",
 )
+@click.option(
+    "--html", type=Path, metavar="FILE", help="also write one page to send: figures and texts"
+)
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
@@ -139,6 +144,8 @@ def main(**options: Any) -> None:
         if options["as_json"] and options["show"]:
             why = "prints text, but --json prints only JSON; leave one of them out"
             raise UserError(f"--show: {why}")
+        if options["html"] is not None:
+            check_place(options["html"], "--html")
         act = _evaluate if options["read"] is None else _read
         act(options)
     except UserError as error:
@@ -255,6 +262,15 @@ def _print(
     first, attempts = results[None]
     further = {number_text(t): each for t, (each, _) in results.items() if t is not None}
     compared = compare(attempts, others) if others else {}
+    panel = panel_line(settings, shipped_digests())
+    if options["html"] is not None:
+        other = read_settings(options["against"]) if others else {}
+        named = {f"temperature {t}": each for t, each in further.items()}
+        data = EvaluationData(
+            {"": first, **named}, attempts, settings, panel, others, other, compared
+        )
+        page = evaluation_page(data)
+        echo(write_page(options["html"], page, "--html"), err=options["as_json"])
     if options["as_json"]:
         values = to_builtins(first)
         for name in ("panel", "not_comparable"):
@@ -268,8 +284,8 @@ def _print(
         return
     main = settings.get("temperature")
     echo(table(first, further, number_text(main) if isinstance(main, int | float) else "first"))
-    if line := panel_line(settings, shipped_digests()):
-        echo(line)
+    if panel:
+        echo(panel)
     if compared:
         echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
     if options["show"]:

@@ -163,7 +163,7 @@ class Rank0:
         return draw
 
     def _wait_for_batch(self, version: int) -> Draw | None:
-        count, noticed = self.config.learner.groups_per_step, time.monotonic()
+        count, noticed, said = self.config.learner.groups_per_step, time.monotonic(), ""
         while not self.stopped:
             reason: list[str] = []
             wait_s = DRAW_WAIT_S if self.actors else 0.0
@@ -180,9 +180,11 @@ class Rank0:
                 return None
             still_waiting(self.trainer)
             self._check_attempts()
-            if (now := time.monotonic()) - noticed > (SAY_S if self.is_first_step else SAY_LATER_S):
-                noticed = now
-                show_wait(f"step {version + 1}: {'; '.join(reason)}", self.client.stats())
+            line = f"step {version + 1}: {'; '.join(reason)}"
+            soon = self.is_first_step and line != said  # the same line is said again only later
+            if (now := time.monotonic()) - noticed > (SAY_S if soon else SAY_LATER_S):
+                noticed, said = now, line
+                show_wait(line, self.client.stats())
         return None
 
     def _check_attempts(self) -> None:

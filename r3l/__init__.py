@@ -110,4 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *PUBLIC})
+    """Returns what is offered. Imported packages such as r3l.records can be used all the same."""
+    return sorted(PUBLIC)

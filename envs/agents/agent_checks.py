@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ WORKSPACE = "workspace"
 """A value of the option `snapshot`: copy only the agent's folder."""
 NOTHING = "none"
 """A value of the option `snapshot`: copy nothing."""
+_FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 CHECK_S = 60.0
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path[0] = sys.argv[1]\n" + (
@@ -167,9 +169,19 @@ def check_needs_no_folder(target: str) -> None:
 
 
 def last_error(ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns the last line of a process's standard error, or the exit code if there is no line."""
+    """Returns the last line of a process's standard error, with the file and line of the user's
+    code in its traceback; or the exit code if there is no line."""
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-    return lines[-1]
+    places = [(found[1], found[2]) for line in lines if (found := _FRAME.match(line))]
+    own = [(file, number) for file, number in places if _of_user(file)]
+    return lines[-1] + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
+
+
+def _of_user(file: str) -> bool:
+    """Whether a file of a traceback is neither r3l's nor a library's."""
+    inside = os.path.join(sysconfig.get_path("stdlib"), "")
+    library = file.startswith((inside, "<")) or "site-packages" in Path(file).parts
+    return not library and Path(file) not in (CALL_FUNCTION, REMOTE)
 
 
 def tried(

@@ -9,7 +9,7 @@ The constants PROMPT, ANSWER, FAMILY and ID list the field names of common data 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -59,13 +59,14 @@ class Problem:
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     """Loads problems from a file or a Hugging Face data set. Raises UserError for unreadable,
     invalid or empty data. `env`, `option`: named in errors."""
+    rows: Iterable[tuple[str, Any]]
     if hub := HUB.fullmatch(where):
-        rows = _hub_rows(env, option, where, hub)
+        rows = ((f"row {n}", row) for n, row in enumerate(_hub_rows(env, option, where, hub), 1))
     else:
         rows = _file_rows(env, option, where)
     problems: list[Problem] = []
     seen, taken = Counter[str](), set[str]()
-    for number, row in enumerate(rows):
+    for number, (place, row) in enumerate(rows):
         try:
             problem = _problem(row, number)
             name = problem.id
@@ -75,20 +76,19 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
             taken.add(problem.id)
             problems.append(problem)
         except ValueError as error:
-            raise UserError(
-                f"env option {env}.{option}: {where}, row {number + 1}: {error}"
-            ) from None
+            raise UserError(f"env option {env}.{option}: {where}, {place}: {error}") from None
     if not problems:
         raise UserError(f"env option {env}.{option}: {where} is empty; it must contain problems")
     return tuple(problems)
 
 
-def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
+def _file_rows(env: str, option: str, where: str) -> Iterator[tuple[str, Any]]:
+    """Yields each row with its place in the file."""
     what = f"env option {env}.{option}: {where}"
     remedy = "give a JSON-lines file, or a Hugging Face data set as owner/name@split"
     for number, line in numbered_lines(Path(where).expanduser(), what, remedy):
         try:
-            yield json.loads(line, parse_float=Decimal)
+            yield f"line {number}", json.loads(line, parse_float=Decimal)
         except (ValueError, RecursionError):
             raise UserError(
                 f"{what}, line {number} is not JSON; every line must be one JSON object"

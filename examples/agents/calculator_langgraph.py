@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -24,7 +25,8 @@ def main() -> None:
     asked = {"messages": [("user", task["question"])]}
     result = agent.invoke(asked, {"recursion_limit": 20})
     answer = result["messages"][-1].content
-    print(json.dumps({"reward": float(str(task["answer"]) in str(answer))}))
+    numbers = re.findall(r"-?\d+", str(answer).replace(",", ""))
+    print(json.dumps({"reward": float(numbers[-1:] == [str(task["answer"])])}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ r3l-launch --config examples/agents/calculator.yaml --run sums env.options.pytho
 
 import json
 import os
+import re
 from typing import Any
 
 from openai import OpenAI
@@ -33,7 +34,9 @@ def play(task: dict[str, Any]) -> dict[str, float]:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": product})
         if not reply.tool_calls:
             break
-    return {"reward": float(str(task["answer"]) in (reply.content or ""))}
+    # The last number, not any: nonsense that has all digits in it is not right.
+    numbers = re.findall(r"-?\d+", (reply.content or "").replace(",", ""))
+    return {"reward": float(numbers[-1:] == [str(task["answer"])])}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 from agents import Agent, Runner, function_tool
 
@@ -21,7 +22,8 @@ def main() -> None:
         tools=[multiply],
     )
     result = Runner.run_sync(agent, task["question"], max_turns=8)
-    print(json.dumps({"reward": float(str(task["answer"]) in str(result.final_output))}))
+    numbers = re.findall(r"-?\d+", str(result.final_output).replace(",", ""))
+    print(json.dumps({"reward": float(numbers[-1:] == [str(task["answer"])])}))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ def notes(
     yield from _bfloat16(config)
     yield from _second_visits(config)
     yield from _room(config.actor, first_steps)
+    yield from _paid_for_nothing(first_steps)
+    yield from _few_tasks(config)
     if slow:
         yield from _shared_tasks(config)
 
@@ -108,6 +110,30 @@ def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[
                 f"leaves {max(room, 0)} of the {budget} tokens that a response may have; raise "
                 "max_model_len"
             )
+
+
+def _paid_for_nothing(first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
+    """Warns if an empty response earns something."""
+    paid = {name: step.for_nothing for name, step in first_steps.items() if step.for_nothing > 0}
+    for name, share in sorted(paid.items())[:1]:
+        yield (
+            f"task {name}: an empty response earns {share:g} of a full success"
+            + (f", and so it is for {len(paid) - 1} of the other tasks tried" * (len(paid) > 1))
+            + "; the reward may pay for nothing, so look at how it is computed"
+        )
+
+
+def _few_tasks(config: RunConfig) -> Iterator[str]:
+    """Warns if a step has more groups than there are training tasks."""
+    asked, env = config.learner.groups_per_step, config.env
+    wanted = max(min(asked, env.train_tasks), len(env.names))
+    there = len(tasks_of_all(env, "train", wanted, config.seed))
+    if there < asked:
+        yield (
+            f"learner.groups_per_step={asked}: there are {there} training tasks, so each step "
+            "repeats tasks; lower it, or give more tasks"
+            + (" (env.train_tasks)" if there == env.train_tasks else "")
+        )
 
 
 def _shared_tasks(config: RunConfig) -> Iterator[str]:

@@ -17,6 +17,7 @@ from learner.evaluation.conversation import Conversation
 from learner.evaluation.metrics import Report
 from r3l.errors import UserError
 from r3l.files.whole_file import read_json, write_json, write_whole
+from r3l.models.model_folder import UNFINISHED
 from r3l.run.config import RunConfig
 from r3l.run.evaluation_keys import number_text
 from r3l.run.files import json_lines
@@ -104,8 +105,25 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
     command-line option that named the folder."""
     attempts = _read(folder)
     if not attempts:
-        raise UserError(f"{option} {folder}: found no attempt in {RESULTS}; check the path")
+        raise UserError(f"{option} {folder}: {_no_evaluation(folder)}")
     return attempts
+
+
+def _no_evaluation(folder: Path) -> str:
+    """Says what a folder without an evaluation is, and what to give instead."""
+    if (folder / UNFINISHED).is_file():
+        return (
+            "is an unfinished warm-up, which has no evaluation; repeat its r3l-learner warmup "
+            f"command to finish it, then evaluate it with r3l-eval --model {folder}"
+        )
+    if (folder / "config.yaml").is_file():
+        return f"is a run; name one of its evaluations, such as {folder}/evaluations/step-000000"
+    if (folder / "config.json").is_file():
+        return (
+            f"is a model; evaluate it with r3l-eval --model {folder}, and name the folder of the "
+            "results"
+        )
+    return f"found no attempt in {RESULTS}; check the path"
 
 
 def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:

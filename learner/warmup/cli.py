@@ -17,11 +17,10 @@ from learner.warmup.recipe import (
     PRETRAINED_STEPS,
     TINY_LR,
     TINY_STEPS,
-    UNFINISHED,
     Recipe,
 )
 from r3l.errors import UserError
-from r3l.models.model_folder import user_path, weight_bytes
+from r3l.models.model_folder import UNFINISHED, user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.rollout.prompts import GuidanceText
 from r3l.run.process.command_line import echo

@@ -21,8 +21,6 @@ RECORD = "warmup.json"
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
 """The defaults. A high learning rate ruins a pretrained model in one step."""
-UNFINISHED = "unfinished.json"
-"""The name of the file RECORD until the warm-up has ended."""
 NOTHING = "nothing"
 """The value of `from` in the record of a policy that was trained from random weights."""
 

@@ -12,6 +12,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,16 @@ from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
-from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
+from learner.warmup.recipe import RECORD, Recipe
 from r3l.algorithms.losses import imitation_loss
 from r3l.algorithms.rows import Row, supervised
 from r3l.errors import UserError
-from r3l.models.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
+from r3l.models.model_folder import (
+    CHECKSUMS,
+    UNFINISHED,
+    check_model_folder,
+    read_tokenizer,
+)
 from r3l.models.weight_files import check_trainable
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
@@ -38,6 +44,9 @@ from r3l.run.process.command_line import echo
 
 ALWAYS = ("workshop", "keys")
 """The worlds whose words every tiny policy knows: those of the shipped policy."""
+NAMES = {"play": "demonstrations", "reflect": "reflections", "retry": "guided retries",
+         "copy": "copying", "data": "your conversations"}  # fmt: skip
+"""What the user reads, by a lesson's kind."""
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""
 READING = 0.6
@@ -74,7 +83,8 @@ def warmup(recipe: Recipe, out: Path) -> None:
         trainer, state = load_run(newest, start, recipe.learner, None, recipe.seed)
     again = f", continued after step {state.version}" if newest else ""
     taught = ", ".join([*recipe.envs, *([recipe.data.name] if recipe.data else [])])
-    echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}")
+    kinds = f"its first {len(first)} lessons: {kinds_of(first)}"
+    echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}; {kinds}")
     saving = Checkpoints(trainer, out / CHECKPOINTS, tokenizer, keep=1)
     reading = 0.0 if recipe.pretrained else READING
     fit(trainer, cut, steps=recipe.steps or 0, reading=reading, done=state.version, saving=saving)
@@ -88,6 +98,13 @@ def warmup(recipe: Recipe, out: Path) -> None:
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     echo(f"saved in {out}, as {str(_dtype(out)).removeprefix('torch.')}")
+
+
+def kinds_of(lessons: Iterable[Lesson]) -> str:
+    """Says which kinds of lessons there are, and the share of each, the most frequent first."""
+    counts = Counter(lesson.kind for lesson in lessons)
+    total = counts.total()
+    return ", ".join(f"{NAMES[kind]} {n / total:.0%}" for kind, n in counts.most_common())
 
 
 def _check_lengths(lessons: Iterable[Lesson], recipe: Recipe, context: int) -> None:

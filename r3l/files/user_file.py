@@ -1,6 +1,8 @@
 """Reads a user's text file, as a whole or as JSON lines."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from r3l.errors import UserError
 
@@ -27,3 +29,19 @@ def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
     # Not splitlines: JSON text may contain U+2028 and U+0085.
     lines = read_text(path, what, remedy, limit=None).split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def json_lines(file: str | Path) -> list[dict[str, Any]]:
+    """Reads a file with one JSON object a line. Skips empty lines. Raises UserError, with the
+    number of the line, for a line that is not a JSON object."""
+    path = Path(file).expanduser()
+    rows = []
+    for number, line in numbered_lines(path, f"data {path}", "write one JSON object a line"):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"data {path}, line {number}: is not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise UserError(f"data {path}, line {number}: must be a JSON object, not {line:.60}")
+        rows.append(row)
+    return rows

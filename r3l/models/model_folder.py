@@ -20,6 +20,8 @@ REMEDY = (
 )
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
+UNFINISHED = "unfinished.json"
+"""The file by which the folder of an unfinished warm-up is known."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """The name of a model on Hugging Face's hub, such as Qwen/Qwen2.5-0.5B-Instruct."""
 
@@ -41,6 +43,11 @@ def check_model_folder(
     """Raises UserError if `folder` lacks a usable Hugging Face model or tokenizer. `weights`,
     `tokenizer`: whether to check these. `called`: how the message begins."""
     if not (folder / "config.json").is_file():
+        if (folder / UNFINISHED).is_file():
+            raise UserError(
+                f"{called}: {folder} is an unfinished warm-up, which has no model yet; repeat its "
+                "r3l-learner warmup command to finish it"
+            )
         if (folder / ADAPTER).is_file():
             raise UserError(
                 f"{called}: {folder} holds an adapter{_base(folder)} without its model; load both "

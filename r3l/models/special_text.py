@@ -17,6 +17,7 @@ _KEPT = ("role", "type")
 """Fields of a message that a template reads as names."""
 _LIKE_MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
 _ANCHOR = "\n"
+_Pattern = re.Pattern[str] | None
 
 
 class SpecialText:
@@ -32,24 +33,37 @@ class SpecialText:
         ids = getattr(tokenizer, "all_special_ids", ())
         self._texts = {text for text, special in self._added.items() if special}
         self._texts |= {str(tokenizer.convert_ids_to_tokens(i)) for i in ids}
-        self._pattern = _pattern(self._texts)
+        self._set_patterns()
         self.counted = Counter[str]()
 
     def add_from(self, frame: str) -> None:
         """Also treats as special the added tokens in `frame`, a template's own text, that look like
         <markup>. Words, and the tags of reasoning, stay as they are."""
         own = [text for text in self._added if text in frame and _LIKE_MARKUP.fullmatch(text)]
-        self._texts |= {text for text in own if "think" not in text.lower()}
+        self._texts |= {text for text in own if not _is_reasoning(text)}
+        self._set_patterns()
+
+    def _set_patterns(self) -> None:
         self._pattern = _pattern(self._texts)
+        # A template looks for the tags of reasoning in a reply, to leave its reasoning out.
+        self._in_replies = _pattern(text for text in self._texts if not _is_reasoning(text))
 
     def marked(self, value: Any) -> Any:
-        """Returns a message, or another plain value, with marks in the texts of special tokens."""
+        """Returns a message, or another plain value, with marks in the texts of special tokens.
+        Leaves the tags of reasoning in replies as they are."""
+        return self._marked(value, self._pattern)
+
+    def _marked(self, value: Any, pattern: _Pattern) -> Any:
         if isinstance(value, str):
-            return self._marked_text(value)
+            return self._marked_text(value, pattern)
         if isinstance(value, dict):
-            return {key: each if key in _KEPT else self.marked(each) for key, each in value.items()}
+            pattern = self._in_replies if value.get("role") == "assistant" else pattern
+            return {
+                key: each if key in _KEPT else self._marked(each, pattern)
+                for key, each in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self.marked(each) for each in value]
+            return [self._marked(each, pattern) for each in value]
         return value
 
     def encode(self, text: str) -> list[int]:
@@ -66,23 +80,15 @@ class SpecialText:
         """Returns how many marked texts there were, and counts from 0 again."""
         return self.counted.pop("texts", 0)
 
-    def _marked_text(self, text: str) -> str:
-        if self._pattern is None or (_ESCAPE not in text and not self._pattern.search(text)):
+    def _marked_text(self, text: str, pattern: _Pattern) -> str:
+        if pattern is None or (_ESCAPE not in text and not pattern.search(text)):
             return text
         self.counted["texts"] += 1
         pieces, begun = [], 0
-        for at in self._places(text):
+        for at in _places(text, pattern):
             pieces.append(text[begun : at + 1])
             begun = at + 1
         return BREAK.join(piece.replace(_ESCAPE, _OWN) for piece in (*pieces, text[begun:]))
-
-    def _places(self, text: str) -> Iterator[int]:
-        """Yields where the texts of special tokens begin, also inside one another."""
-        assert self._pattern is not None
-        at = -1
-        while found := self._pattern.search(text, at + 1):
-            at = found.start()
-            yield at
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
@@ -99,7 +105,19 @@ def without_marks(text: str) -> str:
     return text.replace(BREAK, "").replace(_OWN, _ESCAPE)
 
 
-def _pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
+def _is_reasoning(text: str) -> bool:
+    return "think" in text.lower()
+
+
+def _places(text: str, pattern: re.Pattern[str]) -> Iterator[int]:
+    """Yields where the texts of special tokens begin, also inside one another."""
+    at = -1
+    while found := pattern.search(text, at + 1):
+        at = found.start()
+        yield at
+
+
+def _pattern(texts: Iterable[str]) -> _Pattern:
     """Makes a pattern for texts of two characters and more; None if there are none."""
     longest_first = sorted((text for text in texts if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -27,6 +27,78 @@ LIMITS = {
     "less_than": ("lt", "must be less than"),
 }
 
+SYNONYMS = {
+    "learning_rate": "learner.lr",
+    "batch_size": "learner.groups_per_step",
+    "train_batch_size": "learner.groups_per_step",
+    "per_device_train_batch_size": "learner.tokens_per_micro_batch",
+    "micro_batch_size": "learner.tokens_per_micro_batch",
+    "gradient_accumulation_steps": "learner.tokens_per_micro_batch",
+    "epochs": "learner.steps",
+    "num_epochs": "learner.steps",
+    "num_train_epochs": "learner.steps",
+    "total_epochs": "learner.steps",
+    "max_steps": "learner.steps",
+    "total_steps": "learner.steps",
+    "num_steps": "learner.steps",
+    "iterations": "learner.steps",
+    "lr_scheduler": "learner.schedule",
+    "lr_scheduler_type": "learner.schedule",
+    "warmup": "learner.warmup_steps",
+    "warmup_ratio": "learner.warmup_steps",
+    "max_grad_norm": "learner.grad_clip",
+    "clip_grad": "learner.grad_clip",
+    "save_steps": "learner.checkpoint_every",
+    "save_freq": "learner.checkpoint_every",
+    "lora_rank": "learner.lora.rank",
+    "lora_r": "learner.lora.rank",
+    "r": "learner.lora.rank",
+    "lora_alpha": "learner.lora.alpha",
+    "target_modules": "learner.lora.targets",
+    "bf16": "learner.dtype",
+    "torch_dtype": "learner.dtype",
+    "max_tokens": "actor.max_response_tokens",
+    "max_new_tokens": "actor.max_response_tokens",
+    "max_completion_length": "actor.max_response_tokens",
+    "max_completion_tokens": "actor.max_response_tokens",
+    "max_response_length": "actor.max_response_tokens",
+    "response_length": "actor.max_response_tokens",
+    "max_length": "actor.max_model_len",
+    "max_seq_len": "actor.max_model_len",
+    "max_seq_length": "actor.max_model_len",
+    "max_prompt_length": "actor.max_model_len",
+    "context_length": "actor.max_model_len",
+    "temp": "actor.temperature",
+    "tool_call_parser": "actor.agent.tool_parser",
+    "num_generations": "algorithm.group_size",
+    "rollout_n": "algorithm.group_size",
+    "rollouts": "algorithm.group_size",
+    "samples_per_prompt": "algorithm.group_size",
+    "n_samples": "algorithm.group_size",
+    "beta": "algorithm.kl_coef",
+    "kl_beta": "algorithm.kl_coef",
+    "kl_coefficient": "algorithm.kl_coef",
+    "kl_loss_coef": "algorithm.kl_coef",
+    "epsilon": "algorithm.clip",
+    "clip_range": "algorithm.clip",
+    "clip_ratio": "algorithm.clip",
+    "off_policy": "buffer.max_staleness",
+    "staleness": "buffer.max_staleness",
+    "eval_every": "eval.every",
+    "eval_steps": "eval.every",
+    "test_freq": "eval.every",
+    "eval_tasks": "eval.tasks",
+    "num_tasks": "env.train_tasks",
+    "dataset": "env.options",
+    "model_name": "model",
+    "model_path": "model",
+    "model_name_or_path": "model",
+    "loggers": "log",
+    "report_to": "log",
+    "random_seed": "seed",
+}
+"""Names of settings in other systems, and the setting that comes nearest."""
+
 
 def one_line(root: type[BaseModel], error: ValidationError) -> str:
     """Explains the first fault in `error`: the setting, its rule and the user's value."""
@@ -36,8 +108,10 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
     context = first.get("ctx", {})
     if kind == "extra_forbidden":
         name, known = str(first["loc"][-1]), ", ".join(section.model_fields)
+        keys = list(all_keys(root))
         guess = did_you_mean(name, section.model_fields)
-        if not guess and key not in (keys := list(all_keys(root))):
+        guess = _of_other_systems(name, keys) or guess
+        if not guess and key not in keys:
             guess = did_you_mean(name, keys)
         parent = key.removesuffix(f".{name}")
         others = [s for s in _sections_in(root, parent) if name in s.model_fields]
@@ -69,6 +143,12 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
     else:
         rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
     return f"config {key or 'file'}: {rule or first['msg']}, not {given}"
+
+
+def _of_other_systems(name: str, keys: Sequence[str]) -> str:
+    """Suggests the setting that other systems call `name`; "" if there is none."""
+    meant = SYNONYMS.get(name.lower().replace("-", "_"))
+    return f" (did you mean {meant}?)" if meant in keys else ""
 
 
 def shown(value: Any) -> str:

@@ -1,7 +1,11 @@
 """Finds classes by name in a registry, or in a user's file: `my_rules.py:Recency`."""
 
 import importlib.util
+import json
+import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +14,12 @@ from typing import Any, TypeVar
 from r3l.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = tuple(
+    f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}"
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+BEGINNING = 60  # characters of a text that is not JSON
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
@@ -58,18 +68,50 @@ def module(what: str, path: Path) -> object:
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
     """Turns whatever a user's code raises, even SystemExit, into a UserError that begins with
-    `what`. Does not change a UserError or KeyboardInterrupt."""
+    `what` and ends with the file and line of the user's own code. A UserError keeps its words and
+    gets the file and line. Does not change KeyboardInterrupt."""
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
+    except UserError as error:
+        place = _place(error)
+        if not place or place in str(error):
+            raise
+        raise type(error)(f"{error} ({place})", **error.facts) from error
     except BaseException as error:
+        place = _place(error)
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{what} raised {type(error).__name__}: {reason}{_hint(error)}") from error
+        if isinstance(error, SyntaxError):
+            reason = str(error.msg)  # its text repeats the place
+        said = f"{what} raised {type(error).__name__}: {reason}{_hint(error)}"
+        raise UserError(said + (f" ({place})" if place else "")) from error
+
+
+def _place(error: BaseException) -> str:
+    """Returns FILE:LINE of the innermost code of the user's own; "" if none was running."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _of_user(Path(frame.filename)):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _of_user(file: Path) -> bool:
+    """Whether a file is neither of a library nor of a package beside r3l."""
+    path = file.resolve()
+    if not path.is_file() or str(path).startswith(LIBRARIES):
+        return False
+    package = path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else ""
+    return not (package and (ROOT / package / "__init__.py").is_file())
 
 
 def _hint(error: BaseException) -> str:
-    """Says where a package was found that lacks a module: a user's own may have the same name."""
+    """Says how a text that is not JSON begins. Says where a package was found that lacks a module:
+    a user's own may have the same name."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"; the text begins {' '.join(error.doc.split())[:BEGINNING]!r}"
     package, dot, _ = str(getattr(error, "name", "")).partition(".")
     file = getattr(sys.modules.get(package), "__file__", None)
     if not (isinstance(error, ModuleNotFoundError) and dot and file):

@@ -313,10 +313,12 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def conversation(attempt: AttemptView) -> Iterator[str]:
-    """Yields an attempt's messages as `[role] text`. The last message is the final observation."""
+    """Yields an attempt's messages as `[role] text`. The last message is the final observation, if
+    the environment said anything after the last response."""
     if attempt.system:
         yield f"[system] {attempt.system}"
     for step in attempt.steps:
         yield f"[user] {step.observation}"
         yield f"[assistant] {step.action}"
-    yield f"[user] {attempt.last}"
+    if attempt.last:
+        yield f"[user] {attempt.last}"

@@ -103,6 +103,21 @@ def test_an_environment_that_hangs_or_crashes_costs_the_preflight_only_its_proce
         tried(mine(tmp_path / "crash", step="os.abort()", in_process=False))
 
 
+@pytest.mark.parametrize(
+    ("step", "paid"),
+    [
+        ("return '', float(action in '2'), True, False, {}", 1.0),
+        ("return '', 1.0, True, False, {}", 1.0),
+        ("return '', float(action == '2'), True, False, {}", 0.0),
+        ("return '', 1.0, False, False, {}", 0.0),
+        ("return '', -0.5, True, False, {}", -0.5),
+        ("return '', 1 / len(action), True, False, {}", 0.0),
+    ],
+)
+def test_what_an_empty_response_earns_is_told(tmp_path: Path, step: str, paid: float) -> None:
+    assert [one.for_nothing for one in tried(mine(tmp_path, step=step))] == [paid, paid]
+
+
 @pytest.mark.parametrize("in_process", [True, False])
 def test_a_reset_that_does_not_depend_on_its_seed_alone_is_refused(
     tmp_path: Path, in_process: bool

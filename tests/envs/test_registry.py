@@ -1,5 +1,7 @@
 """Names and options of environments, and classes of the user's own."""
 
+import sys
+
 import pytest
 
 from envs import registry
@@ -152,6 +154,23 @@ def test_a_source_without_tasks_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match="train split has no"):
         registry.tasks(f"{file}:Door", {}, "train", 5)
+
+
+def test_an_error_of_a_task_source_names_the_users_line(tmp_path):
+    file = tmp_path / "door.py"
+    for source in ("1 / 0", "return iter(3)", "ListedTasks({'train': [Task('', 'd', 0)]})"):
+        body = f"from envs import ListedTasks, Task\n{DOOR}\n    @staticmethod\n"
+        file.write_text(f"{body}    def task_source():\n        {source}\n")
+        line = len(file.read_text().splitlines())
+        with pytest.raises(UserError, match=rf"door\.py:Door: .* \(.*door\.py:{line}\)$"):
+            registry.tasks(f"{file}:Door", {}, "train", 5)
+        sys.modules.pop("r3l_user_door")
+
+
+def test_an_error_of_r3ls_own_environment_names_no_line():
+    with pytest.raises(UserError) as caught:
+        registry.make("keys", locks="many")
+    assert ".py" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", registry.BUILTIN_WORLDS)

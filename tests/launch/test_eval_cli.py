@@ -16,6 +16,7 @@ from r3l.errors import EngineDead
 from r3l.models.model_folder import write_checksums
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import dump, load
+from tests.launch.inspection.pages.html import read
 from tests.learner.evaluation.fakes import attempted, turn
 from tests.r3l.fakes import ScriptedPolicy
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
@@ -149,6 +150,10 @@ def test_an_evaluation_on_disk_is_read_shown_and_compared(tmp_path, played):
     assert "better" in CliRunner().invoke(main, compared).output
     found = json.loads(CliRunner().invoke(main, [*compared, "--json"]).output)
     assert found["against"]["success"]["same"] == 5
+    page = tmp_path / "page.html"
+    paged = CliRunner().invoke(main, [*compared, "--json", "--html", str(page)])
+    assert json.loads(paged.stdout) == found and f"{page}: " in paged.stderr
+    assert "Against the other evaluation" in read(page.read_bytes()).text
     refused = CliRunner().invoke(main, ["--read", folders["one"], "--against", folders["other"]])
     assert refused.exit_code == 2 and "--against" in refused.output
     assert len(played) == 3

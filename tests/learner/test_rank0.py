@@ -137,6 +137,25 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     assert capsys.readouterr().err == said
 
 
+def test_a_waiting_learner_says_the_same_line_once(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service: Any = rank.client
+    polls = [0]
+
+    def waited_for() -> None:
+        polls[0] += 1
+        if polls[0] == 5:
+            rank.stop()
+
+    service.waited_for = waited_for
+    monkeypatch.setattr(rank0, "SAY_S", -1.0)
+    monkeypatch.setattr(rank0, "still_waiting", lambda trainer: None)
+    assert rank.draw(0) is None
+    assert capsys.readouterr().err.count("waits for actors") == 1
+    assert polls == [5]
+
+
 def test_a_learner_that_waits_for_attempts_which_all_fail_ends_with_the_causes(
     rank: Rank0, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,10 @@ def test_every_public_name_is_there_and_another_is_refused_with_the_list() -> No
         _ = r3l.Bufer
 
 
+def test_dir_shows_what_is_offered_and_nothing_else() -> None:
+    assert r3l.Task and dir(r3l) == sorted(r3l.PUBLIC) == sorted(r3l.__all__)
+
+
 def test_a_notebook_may_lie_beside_modules_with_the_names_of_ours(tmp_path: Path) -> None:
     (tmp_path / "buffer.py").write_text("raise SystemExit('not the one')")
     (tmp_path / "envs.py").write_text("")

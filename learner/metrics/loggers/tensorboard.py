@@ -7,8 +7,7 @@ next AGAIN_S are lost; then new files are begun.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
@@ -21,6 +20,8 @@ log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
 OF_RETRIES = ("_retry", "_distilled")
 """Tags with these suffixes are written as a second run, `retry`, which has another colour."""
+RUN, RETRIES = "", "retry"
+"""The folders of the run and of its retries, below the logger's folder."""
 COMPARED = (
     "algorithm.name", "learner.lr", "model", "env.name", "seed", "actor.temperature",
     "buffer.max_staleness", "buffer.sampler.name", "learner.steps", "learner.groups_per_step",
@@ -39,19 +40,19 @@ class TensorBoard(Logger):
     def __init__(self, context: LoggerContext) -> None:
         self.folder, self._start = context.run / "tensorboard", context.start
         self._settings = hyperparameters(context.settings)
-        self._writers: tuple[SummaryWriter, SummaryWriter] | None = None  # the run's, the retries'
+        self._writers: dict[str, SummaryWriter] = {}  # by RUN and RETRIES
         self._again_at = 0.0
-        self._write(lambda writer, retries: None)
+        self._write(lambda: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
         """Writes metrics as curves: `eval/` always, other metrics only if `shows(version)`."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
-        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
+        def write() -> None:
             for tag, value in metrics.items():
-                of_retries = tag.endswith(OF_RETRIES)
-                (retries if of_retries else writer).add_scalar(tag, value, version)
+                name = RETRIES if tag.endswith(OF_RETRIES) else RUN
+                self._writer(name).add_scalar(tag, value, version)
 
         self._write(write)
 
@@ -60,52 +61,57 @@ class TensorBoard(Logger):
         if not shows(version):
             return
 
-        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
+        def write() -> None:
             for tag, values in histograms.items():
-                writer.add_histogram(tag, values, version)
+                self._writer(RUN).add_histogram(tag, values, version)
 
         self._write(write)
 
     def close(self) -> None:
         """Writes all buffered data, and marks the run as ended."""
 
-        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
-            writer.file_writer.add_summary(self._hparams()[2])
-            writer.flush()
-            retries.flush()
+        def write() -> None:
+            self._writer(RUN).file_writer.add_summary(self._hparams()[2])
+            for writer in self._writers.values():
+                writer.flush()
 
         self._write(write)
         self._drop()
 
-    def _write(self, write: Callable[[SummaryWriter, SummaryWriter], None]) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
         if time.monotonic() < self._again_at:
             return
         try:
-            write(*self._open())
+            self._open()
+            write()
         except OSError as error:  # perhaps an earlier failure of TensorBoard's thread
             notice_again("tensorboard", f"{self.folder} could not be written ({error})")
             self._drop()
             self._again_at = time.monotonic() + AGAIN_S
 
-    def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
-        """Returns the writers for the run and for retries; new ones if the files were removed."""
-        if self._writers is not None and not any(self.folder.glob("events.*")):
+    def _open(self) -> None:
+        """Opens the run's writer, a new one if the files were removed. Opens the writer of retries
+        if an earlier learner had one, so that its later steps are hidden."""
+        if self._writers and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
             self._drop()
-        if self._writers is None:
+        if self._writers:
+            return
+        writer = self._writer(RUN)
+        for summary in self._hparams()[:2]:
+            writer.file_writer.add_summary(summary)
+        if self._start and (self.folder / RETRIES).is_dir():
+            self._writer(RETRIES)
+
+    def _writer(self, name: str) -> SummaryWriter:
+        """Returns the writer of RUN or RETRIES. Opens it at its first use: a run without retries
+        has no empty run beside it."""
+        if name not in self._writers:
             purge = self._start + 1 if self._start else None
-            opened = partial(SummaryWriter, purge_step=purge, flush_secs=5)
-            with ExitStack() as undo:
-                run = opened(str(self.folder))
-                undo.callback(run.close)
-                retries = opened(str(self.folder / "retry"))
-                undo.callback(retries.close)
-                for summary in self._hparams()[:2]:
-                    run.file_writer.add_summary(summary)
-                undo.pop_all()
-            self._writers = run, retries
-        return self._writers
+            folder = str(self.folder / name)
+            self._writers[name] = SummaryWriter(folder, purge_step=purge, flush_secs=5)
+        return self._writers[name]
 
     def _hparams(self) -> tuple[Any, Any, Any]:
         """Returns the "HParams" summaries of the experiment, the run's start and the run's end."""
@@ -113,10 +119,10 @@ class TensorBoard(Logger):
         return summaries
 
     def _drop(self) -> None:
-        for writer in self._writers or ():
+        for writer in self._writers.values():
             with suppress(OSError):
                 writer.close()
-        self._writers = None
+        self._writers = {}
 
 
 def shows(version: int) -> bool:

@@ -301,6 +301,11 @@ class RunFolder:
         remedy = "delete it, and the next evaluation is the best one"
         return read_json(self.path / BEST / EVALUATION, remedy, EvalLine)
 
+    def versions(self) -> dict[str, str]:
+        """Reads the versions at the run's last start, keyed by package; {} if they are unknown."""
+        remedy = "delete it; nothing else depends on it"
+        return read_json(self.path / "versions.json", remedy, dict[str, str]) or {}
+
     def write_versions(self, versions: Mapping[str, str]) -> None:
         write_json(self.path / "versions.json", versions)
 

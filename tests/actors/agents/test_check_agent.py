@@ -4,6 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from actors.agents.check_agent import check_agent, example
 from r3l.rollout.chat import ChatFormat
 from r3l.run.config import load
@@ -37,8 +39,8 @@ def play(task):
 """
 
 
-def played(folder: Path, *tasks: dict[str, object], agent: str = AGENT) -> list[tuple[str, bool]]:
-    (folder / "mine.py").write_text(agent.format(folder=str(Path(__file__).parent)))
+def played(folder: Path, *tasks: dict[str, object], source: str = AGENT) -> list[tuple[str, bool]]:
+    (folder / "mine.py").write_text(source.format(folder=str(Path(__file__).parent)))
     lines = [json.dumps({"id": n, "split": "train"} | task) for n, task in enumerate(tasks)]
     (folder / "tasks.jsonl").write_text("\n".join(lines))
     options = {"command": f"{folder}/mine.py:play", "tasks": f"{folder}/tasks.jsonl"}
@@ -89,8 +91,38 @@ def play(task):
 
 
 def test_replies_with_a_shape_are_made_up_too(tmp_path: Path) -> None:
-    ((line, passed),) = played(tmp_path, {}, agent=SHAPED)
+    ((line, passed),) = played(tmp_path, {}, source=SHAPED)
     assert passed and "6 calls" in line and "add 2" in line, line
+
+
+GRADED = """
+import sys
+sys.path.insert(0, {folder!r})
+from stdlib_agent import ask
+
+
+def play(task):
+    if "loop" in task:
+        while True:
+            ask([{{"role": "user", "content": "again"}}])
+    reply = ask([{{"role": "user", "content": "say it"}}])["content"] or ""
+    return {{"nonsense": 1.0, "contains": float(task.get("answer", "") in reply),
+            "shorter": -len(reply) / 1000, "refuses": float(reply == "say it")}}[task["kind"]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "noted"),
+    [("nonsense", "", True), ("contains", "", True), ("contains", "it", False),
+     ("shorter", "", False), ("refuses", "", False)],
+)  # fmt: skip
+def test_a_reward_for_empty_replies_is_noted(
+    tmp_path: Path, kind: str, answer: str, noted: bool
+) -> None:
+    lines = played(tmp_path, {"kind": kind, "answer": answer}, source=GRADED)
+    assert all(passed for _, passed in lines)
+    notes = [line for line, _ in lines if line.startswith("note: ")]
+    assert len(notes) == noted and all("empty replies earn 1" in note for note in notes)
 
 
 def test_values_fit_their_schema() -> None:

@@ -15,6 +15,7 @@ from actors.gateway.request_limits import characters, check_names, check_values,
 from r3l.models.model_folder import read_tokenizer
 from r3l.models.model_path import builtin_policy
 from r3l.rollout.agent_chat import TextTooLong, check_tokens, tool_call
+from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.actors.gateway.test_web_app import BODY, with_server
 from tests.r3l.fakes import CharTokenizer, ScriptedPolicy
@@ -62,7 +63,7 @@ def test_a_long_request_is_rendered_in_a_thread_and_its_tokens_are_the_same() ->
                 threads.add(threading.current_thread() is threading.main_thread())
             return [ord(letter) + 10 for letter in text]
 
-    policy.chat.tokenizer = Noting()
+    policy.chat = ChatFormat(Noting())
 
     async def test(client: httpx.AsyncClient, session: Any) -> None:
         first = asked("x" * 40_000)

@@ -88,3 +88,17 @@ def test_a_reward_must_be_a_function(script: Path) -> None:
     with pytest.raises(UserError, match="reward grade: must be"):
         starter_of_function("reward", "grade", "")
     assert interpreter(sys.executable) == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("import no_such", "No module named"),
+     ("from json import nope", "ImportError"), ("import json; json.loads('{')", "JSONDecodeError"),
+     ("x = (", "SyntaxError: .* never closed"), ("raise KeyError('k')", "KeyError: 'k'")],
+)  # fmt: skip
+def test_what_a_functions_file_raises_is_told_with_its_file_and_line(
+    script: Path, code: str, what: str
+) -> None:
+    script.write_text(f"import json\n\n{code}\n\n\ndef play(task):\n    return 1.0\n")
+    with pytest.raises(UserError, match=rf"command .*{what}.* \({script}:3\) \(with "):
+        starter_of(f"{script}:play", "")

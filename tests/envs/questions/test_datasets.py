@@ -63,16 +63,16 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
     [
         ((), "is empty"),
         (('{"prompt": "q"',), "line 1 is not JSON"),
-        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: contains no problem text"),
-        (({"prompt": "q"},), "row 1: has no reference answer"),
-        ((["q", "1"],), "row 1: must be an object"),
+        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "line 2: contains no problem text"),
+        (({"prompt": "q"},), "line 1: has no reference answer"),
+        ((["q", "1"],), "line 1: must be an object"),
         (('{"prompt": "q", "answer": "1"}', "[" * 99999), "line 2 is not JSON"),
-        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half"),
-        (({"id": "\ud83d", "prompt": "q", "answer": "1"},), "row 1: its id holds half"),
-        (('{"prompt": "q", "answer": NaN}',), "row 1: its reference answer is nan"),
+        (({"prompt": "q \ud83d", "answer": "1"},), "line 1: its prompt holds half"),
+        (({"id": "\ud83d", "prompt": "q", "answer": "1"},), "line 1: its id holds half"),
+        (('{"prompt": "q", "answer": NaN}',), "line 1: its reference answer is nan"),
         (
             ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "1"},),
-            "row 1: .*roles assistant",
+            "line 1: .*roles assistant",
         ),
         *(
             (({"prompt": "q", "answer": "1", name: value},), f"row 1: its {name} ")
@@ -98,7 +98,7 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         ),
     ],
 )
-def test_a_file_that_holds_no_problems_is_refused_by_name_and_row(file, rows, says):
+def test_a_file_that_holds_no_problems_is_refused_by_name_and_line(file, rows, says):
     with pytest.raises(UserError, match=says) as caught:
         load("math", "train", file(*rows))
     assert "math.train" in str(caught.value) and "\n" not in str(caught.value)

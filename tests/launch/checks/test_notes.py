@@ -48,6 +48,25 @@ def test_starts_inside_stored_attempts_need_tasks_that_come_twice() -> None:
     assert lines("algorithm=exit", "algorithm.share=0", *few) == lines("algorithm=grpo", *few) == []
 
 
+def test_more_groups_in_a_step_than_training_tasks_are_told() -> None:
+    few = "learner.groups_per_step=8"
+    (line,) = lines(few, "env.train_tasks=5")
+    assert line.startswith("learner.groups_per_step=8: there are 5 training tasks, so each step ")
+    assert line.endswith("give more tasks (env.train_tasks)")
+    assert lines(few, "env.train_tasks=8") == []
+    both = lines("learner.groups_per_step=1", "env.others={keys: {}}")
+    assert not [line for line in both if "groups_per_step" in line]
+
+
+def test_a_question_that_pays_an_empty_response_is_told() -> None:
+    steps = {"t/2": FirstStep(9, 9, 9, for_nothing=0.5), "t/1": FirstStep(9, 9, 9, for_nothing=1.0),
+             "t/3": FirstStep(9, 9, 9, for_nothing=-1.0)}  # fmt: skip
+    config = load(None, [f"model={builtin_policy()}"])
+    (line,) = notes(config, steps, slow=False)
+    assert line.startswith("task t/1: an empty response earns 1 of a full success, and so it is ")
+    assert list(notes(config, {"t/3": steps["t/3"]}, slow=False)) == []
+
+
 def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_response() -> None:
     steps = {"t/1": FirstStep(3000, 512, 10), "t/2": FirstStep(3900, 512, 10)}
 

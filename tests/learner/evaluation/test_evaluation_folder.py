@@ -94,6 +94,17 @@ def test_what_is_no_evaluation_is_refused_with_the_option_that_named_it(tmp_path
         read_attempts(tmp_path, "--read")
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("unfinished.json", "an unfinished warm-up, .* --model"), ("config.yaml", "a run; name one"),
+     ("config.json", "a model; evaluate it"), ("other", "found no attempt")],
+)  # fmt: skip
+def test_a_folder_of_something_else_is_refused_with_what_it_is(tmp_path, file, said):
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(UserError, match=f"^--against .*: (is )?{said}"):
+        read_other(tmp_path, {"t"}, {})
+
+
 def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     def settings(*overrides):
         config = load(None, list(overrides))

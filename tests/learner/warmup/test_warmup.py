@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import tiny_policy, warmup
+from learner.warmup.lessons import Lesson
 from learner.warmup.recipe import RECORD, Recipe
 from r3l.algorithms.losses import imitation_loss
 from r3l.errors import UserError
@@ -48,6 +50,13 @@ def test_the_loss_of_lessons_is_the_weighted_mean_over_their_tokens(small, lesso
         rows = warmup.rows_of_lessons(batch, others=others)
         _, parts = trainer.losses(collate(rows, trainer.device), imitation_loss)
         assert parts["loss"] == pytest.approx(total / weights, rel=1e-4)
+
+
+def test_the_kinds_of_lessons_are_named_with_their_shares(lessons):
+    some = [next(lesson for lesson in lessons if lesson.kind == kind) for kind in ("play", "retry")]
+    shown = warmup.kinds_of([some[0], some[0], some[0], some[1]])
+    assert shown == "demonstrations 75%, guided retries 25%"
+    assert set(warmup.NAMES) == set(get_args(get_type_hints(Lesson)["kind"]))
 
 
 def test_training_lowers_the_loss_on_replies(lessons, trainer):

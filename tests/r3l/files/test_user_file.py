@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3l.errors import UserError
-from r3l.files.user_file import SETTINGS_LIMIT, read_text
+from r3l.files.user_file import SETTINGS_LIMIT, json_lines, read_text
 
 
 def refusal(path: Path) -> str:
@@ -35,3 +35,20 @@ def test_what_is_no_short_text_is_refused_with_what_to_give(tmp_path: Path) -> N
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "marked").write_bytes("\ufeffseed: 1\u2028".encode())
     assert read_text(tmp_path / "marked", "it", "give a file") == "seed: 1\u2028"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("{'a': 1}", "line 3: is not JSON"), ("[1]", r"line 3: must be a JSON object, not \[1\]"),
+     ("3", "line 3: must"), ("{", "line 3: is not"), ("[" * 9999, "line 3: is not JSON"),
+     ('{"a": 1} {"b": 2}', "line 3: is not JSON")],
+)  # fmt: skip
+def test_a_line_that_is_no_object_is_named_by_its_number(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    file, first = tmp_path / "data.jsonl", '\ufeff{"a": "x\u2028y"}\n\n'
+    file.write_text(f"{first}{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        json_lines(file)
+    file.write_text(f'{first}{{"b": 2}}\n', encoding="utf-8")
+    assert json_lines(str(file)) == [{"a": "x\u2028y"}, {"b": 2}]

@@ -72,6 +72,12 @@ def test_incomplete_weights_are_refused(model: Path, weights: str | None, named:
     check_model_folder(model, "--model mine", weights=False)
 
 
+def test_an_unfinished_warm_up_is_no_model_and_says_how_it_becomes_one(tmp_path: Path) -> None:
+    (tmp_path / "unfinished.json").write_text("{}")
+    with pytest.raises(UserError, match=r"unfinished warm-up, .*; repeat its r3l-learner"):
+        check_model_folder(tmp_path, "--model x")
+
+
 def test_pickled_weights_are_refused_unless_there_are_others(model: Path) -> None:
     (model / "pytorch_model.bin").write_bytes(b"")
     check_model_folder(model, "--model mine")

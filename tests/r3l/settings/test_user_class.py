@@ -51,3 +51,37 @@ def test_what_cannot_be_found_is_one_line_that_names_the_setting(tmp_path, name,
     with pytest.raises(UserError, match=said) as caught:
         find(name.format(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+BROKEN = {
+    "1 / 0": "ZeroDivisionError: .*",
+    "import no_such_module": "ModuleNotFoundError: .*",
+    "from json import no_such_name": "ImportError: .*",
+    "import json; json.loads('{\\'a')": r"JSONDecodeError: .*; the text begins \"\{'a\" ",
+    "int('x')": "ValueError: .*",
+    "raise SystemExit": "SystemExit: ",
+    "EnvSpec('mine', '')": "TypeError: .*max_steps.*",
+    "EnvSpec('mine', '', 3, success_threshold=0)": "env mine: success_threshold is 0; .*",
+    "EnvSpec('mine', '', 3, prompts={'x': object()})": "env mine: its spec: .*",
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_what_a_users_code_raises_is_told_with_its_file_and_line(tmp_path, code):
+    file = tmp_path / "mine.py"
+    header = "from r3l.rollout.env_interface import EnvSpec\n\n\ndef made():\n"
+    file.write_text(f"{header}    {code}\n\n\nmade()\n")
+    with pytest.raises(UserError, match=BROKEN[code]) as caught:
+        user_class.module("env mine.py:Mine", file)
+    assert str(caught.value).endswith(f" ({file}:5)")
+    assert str(caught.value).count(str(file)) == 1
+
+
+def test_a_syntax_error_is_told_with_the_line_of_the_file_that_has_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "r3l_test_broken.py").write_text("x = 1\ny = (\n")
+    (tmp_path / "mine.py").write_text("import r3l_test_broken\n")
+    with pytest.raises(
+        UserError, match=r"SyntaxError: .* was never closed \(.*r3l_test_broken.py:2"
+    ):
+        user_class.module("env", tmp_path / "mine.py")

@@ -6,7 +6,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from r3l.records import Group, GroupPlan, Origin, SlotResult, Task, done
-from r3l.views.attempt_view import AttemptView, pairs, text, view, views
+from r3l.views.attempt_view import AttemptView, conversation, pairs, text, view, views
 from tests.buffer.fakes import thought
 from tests.buffer.viewer.stores import Made, agent_results, attempt, reflections, results
 
@@ -155,6 +155,12 @@ def test_a_group_as_text_has_every_retry_under_its_attempt():
     assert "   reward 1.0, 3 steps, 8 tokens, versions 0 to 0, terminated" in told
     assert "   [system] be brief\n   [user] a door\n   [assistant] act 0\n" in told
     assert "group g2: leased" in text(Group("g2", Task("t", "e", 0), GroupPlan(2), "leased"))
+
+
+def test_nothing_is_shown_after_the_last_response_if_the_environment_said_nothing():
+    told, said = view(done(attempt(0, MADE))), "[user] a door"
+    assert list(conversation(told))[-2:] == ["[assistant] act 3", said]
+    assert list(conversation(replace(told, last="")))[-1] == "[assistant] act 3"
 
 
 def test_the_calls_of_an_agent_are_a_tree_in_a_groups_text():

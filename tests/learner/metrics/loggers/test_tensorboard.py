@@ -50,8 +50,7 @@ def test_a_removed_folder_is_begun_again_and_said(
     folder = tmp_path / "tensorboard"
     board = TensorBoard(LoggerContext(tmp_path, load()))
     board.scalars(1, {TAG: 1.0})
-    assert board._writers is not None
-    board._writers[0].flush()  # its thread writes no more while the folder is removed
+    board._writers[tensorboard.RUN].flush()  # its thread writes no more while the folder is removed
     shutil.rmtree(folder)
     for version in (2, 3):
         board.scalars(version, {TAG: float(version)})
@@ -67,6 +66,22 @@ def test_curves_of_retries_are_a_run_of_their_own_with_a_colour_of_its_own(tmp_p
     for folder, tag in (("", "group/success_base"), ("retry", "group/success_retry")):
         events = EventAccumulator(str(tmp_path / "tensorboard" / folder)).Reload()
         assert events.Tags()["scalars"] == [tag]
+
+
+def test_a_run_without_retries_has_no_empty_run_beside_it(tmp_path: Path) -> None:
+    board = TensorBoard(LoggerContext(tmp_path, load(None, ["algorithm=grpo"])))
+    board.scalars(1, {"group/success_base": 0.25})
+    board.close()
+    assert not (tmp_path / "tensorboard" / "retry").exists()
+
+
+def test_a_resumed_run_hides_the_later_retries_of_an_earlier_learner(tmp_path: Path) -> None:
+    for start, versions in ((0, (1, 2, 3)), (1, ())):
+        board = TensorBoard(LoggerContext(tmp_path, load(), start))
+        for version in versions:
+            board.scalars(version, {"group/success_retry": 0.5})
+        board.close()
+    assert list(shown(tmp_path / "tensorboard" / "retry", "group/success_retry")) == [1]
 
 
 def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
@@ -103,7 +118,7 @@ def test_a_folder_of_retries_that_cannot_be_made_ends_nothing(tmp_path: Path) ->
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "retry").write_text("a file in its place")
     board = TensorBoard(LoggerContext(tmp_path, load()))
-    board.scalars(1, {TAG: 1.0})
+    board.scalars(1, {TAG: 1.0, "group/success_retry": 0.5})
     board.close()
 
 
