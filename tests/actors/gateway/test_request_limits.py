@@ -14,8 +14,8 @@ from actors.gateway import web_app
 from actors.gateway.request_limits import characters, check_names, check_values, most_characters
 from r3l.models.model_folder import read_tokenizer
 from r3l.models.model_path import builtin_policy
+from r3l.models.special_text import SpecialText
 from r3l.rollout.agent_chat import TextTooLong, check_tokens, tool_call
-from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.actors.gateway.test_web_app import BODY, with_server
 from tests.r3l.fakes import CharTokenizer, ScriptedPolicy
@@ -63,7 +63,8 @@ def test_a_long_request_is_rendered_in_a_thread_and_its_tokens_are_the_same() ->
                 threads.add(threading.current_thread() is threading.main_thread())
             return [ord(letter) + 10 for letter in text]
 
-    policy.chat = ChatFormat(Noting())
+    policy.chat.tokenizer = Noting()
+    policy.chat.special = SpecialText(policy.chat.tokenizer)
 
     async def test(client: httpx.AsyncClient, session: Any) -> None:
         first = asked("x" * 40_000)
