@@ -92,20 +92,23 @@ def _check_name(what: str, name: Any) -> None:
 
 
 class RequestReader:
-    """Reads requests of all attempts: short ones at once, long ones in threads."""
+    """Reads requests of all attempts: short ones at once, long ones in threads. So is the first of
+    each dialect, whose translator is imported meanwhile."""
 
     def __init__(self) -> None:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
+        self.imported: set[str] = set()
 
     async def read(
         self,
         session: Session,
         raw: bytes,
         body: Mapping[str, Any],
+        dialect: str,
         read: Callable[[Mapping[str, Any]], AgentRequest],
     ) -> tuple[AgentRequest, Node | None]:
-        """Returns a request, and its rendered node if it is long. Raises Refused."""
-        if len(raw) < LONG:
+        """Returns a request, and its node if that is rendered already. Raises Refused."""
+        if len(raw) < LONG and dialect in self.imported:
             request = read(body)
             check_names(request)
             return request, None
@@ -113,6 +116,7 @@ class RequestReader:
             loop, given = asyncio.get_running_loop(), (session, body, read)
             request, node, seconds = await loop.run_in_executor(self.threads, _read_long, *given)
             session.metrics.render_s += seconds
+            self.imported.add(dialect)
             return request, node
 
     def close(self) -> None:

@@ -119,7 +119,9 @@ class WebApp:
         dialect, body = DIALECTS[request.scope["path"]], _parsed(raw, finite=True)
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
-        asked, ready = await self.reader.read(session, raw, body, partial(request_of, dialect))
+        asked, ready = await self.reader.read(
+            session, raw, body, dialect.name, partial(request_of, dialect)
+        )
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
         sampling = session.sampling(asked, body_hash, dialect.name, again=again, ready=ready)
