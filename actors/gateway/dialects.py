@@ -5,14 +5,17 @@ completions and back. This module adds the envelope and the events of /v1/respon
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from actors.gateway import chat_completions
 from actors.gateway.chat_completions import AgentRequest, Refused, bad
+from actors.gateway.request_limits import values_in
 
 Body = Mapping[str, Any]
+PIECE = 256
+"""Values of /v1/responses that are validated at once: each wrong one gets dozens of errors."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def _read_responses(body: Body) -> Body:
             raise bad(
                 f"tools: a tool has type {tool.get('type')!r}; this gateway takes only functions"
             )
+    for items in _pieces(body.get("input")):
+        ResponsesRequest.model_validate({"input": _plain(items)})
     request = ResponsesRequest.model_validate(_plain(body))  # which changes what it gets
     messages = construct_input_messages(
         request_instructions=request.instructions, request_input=request.input
@@ -69,6 +74,21 @@ def _read_responses(body: Body) -> Body:
         "max_tokens": body.get("max_output_tokens"),
         "response_format": shape or None,
     }
+
+
+def _pieces(items: Any) -> Iterator[list[Any]]:
+    """Cuts a list of more than PIECE values into pieces."""
+    weights = [8 + values_in(item) for item in items] if isinstance(items, list) else []
+    piece: list[Any] = []
+    weight = 0
+    for item, own in zip(items if sum(weights) > PIECE else (), weights, strict=False):
+        if piece and weight + own > PIECE:
+            yield piece
+            piece, weight = [], 0
+        piece.append(item)
+        weight += own
+    if piece:
+        yield piece
 
 
 def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:

@@ -29,6 +29,9 @@ LONGEST_NAME = 512
 """The most characters of a name or an id. A chat template may leave them out, so the length of the
 context does not limit them."""
 MOST_STOPS, LONGEST_STOP = 64, 1024
+MOST_MESSAGES, MOST_PARTS = 4096, 1024
+"""Messages of a request, or items of another of its lists; values inside one message. A library
+that validates them tells of each wrong one in dozens of ways, which takes milliseconds."""
 RENDERED = ("messages", "input", "instructions", "system", "tools")
 """Fields of the dialects that become text for the policy."""
 THREADS = 2
@@ -72,6 +75,29 @@ def _texts(value: Any) -> Iterator[str]:
             waiting += each
 
 
+def check_messages(body: Mapping[str, Any]) -> None:
+    """Refuses lists that are too long to be validated."""
+    for name, value in body.items():
+        if not isinstance(value, list):
+            continue
+        if len(value) > MOST_MESSAGES:
+            raise bad(f"{name:.60}: has {len(value):,} items; it may have {MOST_MESSAGES:,}")
+        for n, message in enumerate(value if name in ("messages", "input") else ()):
+            if values_in(message) > MOST_PARTS:
+                raise bad(f"{name}[{n}]: has more than {MOST_PARTS:,} values; write fewer parts")
+
+
+def values_in(message: Any) -> int:
+    """Counts the values inside a message, up to a few more than MOST_PARTS."""
+    waiting, count = [message], 0
+    while waiting and count <= MOST_PARTS:
+        each = waiting.pop()
+        if isinstance(each, dict | list):
+            count += len(each)
+            waiting += each.values() if isinstance(each, dict) else each
+    return count
+
+
 def check_names(request: AgentRequest) -> None:
     """Refuses names, ids and stop texts that are too long."""
     for tool in request.tools:
@@ -109,6 +135,7 @@ class RequestReader:
     ) -> tuple[AgentRequest, Node | None]:
         """Returns a request, and its node if that is rendered already. Raises Refused."""
         if len(raw) < LONG and dialect in self.imported:
+            check_messages(body)
             request = read(body)
             check_names(request)
             return request, None
@@ -135,6 +162,7 @@ def _read_long(
         most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)
         if (count := characters([body.get(name) for name in RENDERED])) > most:
             raise session.too_long(f"messages and tools have {count} characters, not {most}")
+    check_messages(body)
     request = read(body)
     check_names(request)
     return request, session.place(request), time.monotonic() - began

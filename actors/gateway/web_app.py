@@ -31,7 +31,7 @@ from actors.gateway.session import Session
 from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
-HELD_LIMIT = 4 * BODY_LIMIT
+HELD_LIMIT = 2 * BODY_LIMIT
 """Bytes of the requests of an attempt that are read or not answered yet."""
 MOST_OPEN = 512
 """Requests of an attempt that are read or not answered yet."""
