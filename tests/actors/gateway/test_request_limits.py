@@ -127,6 +127,12 @@ def test_the_characters_of_all_texts_are_counted() -> None:
 
 def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     check_values(b"[" + b"1" * 4_000_000 + b"]")
+    for text in (b"a1,", b'\\",', b"\\\\,", b"[{"):
+        check_values(b'["' + text * 2_500_000 + b'"]')
+        check_values(b'["' + text * 2_500_000)
+    hidden = '["\u2222",' + "[]," * 2_000_000 + '"\u2222"]'
+    with pytest.raises(Refused):
+        check_values(hidden.encode("utf-16"))
     with pytest.raises(Refused, match="at most 2,000,000 values") as refused:
         check_values(b"[" + b"[]," * 2_000_000)
     assert refused.value.status == 413
