@@ -46,6 +46,8 @@ async def main(url, keys, seed, each, longest):
                     got = await http.post(asked.path, content=asked.content, headers=headers)
                 except httpx.HTTPError as error:
                     seen[type(error).__name__] += 1
+                    if len(asked.content) < 1 << 20:  # longer ones may be refused while they come
+                        faults.append(repr(error) + " <- " + repr(asked.content[:300]))
                     return
                 seen[got.status_code] += 1
                 streamed = got.headers.get("content-type", "").startswith("text/event-stream")
@@ -158,7 +160,7 @@ class _Renewed:
 
     def renew(self) -> None:
         old = self.session
-        if len(old.tree.nodes) > 200:
+        if len(old.tree.nodes) > 50:  # each call is a conversation of its own
             self.session = Session(old.policy, old.reader, old.metrics, old.task, old.params)
             self.sessions[self.key] = self.session
 

@@ -149,12 +149,12 @@ def _written(random: Random, body: dict[str, Any]) -> bytes:
         case 1:
             return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         case 2:
-            content = json.dumps(body).encode()
-            return content[: random.randrange(len(content))]
+            cut = json.dumps(body).encode()
+            return cut[: random.randrange(len(cut))]
         case 3:
-            content = bytearray(json.dumps(body).encode())
-            content[random.randrange(len(content))] = random.randrange(256)
-            return bytes(content)
+            damaged = bytearray(json.dumps(body).encode())
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+            return bytes(damaged)
         case 4:
             return random.choice([b"", b"[" * 100_000, b"{}", b"null", b"9" * 5000, b"\xff\xfe"])
     return json.dumps(body).encode()

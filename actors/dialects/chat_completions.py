@@ -73,6 +73,8 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         raise bad("messages: must be a list of at least one message")
     if not isinstance(tools, list) or not all(_is_function(tool) for tool in tools):
         raise bad("tools: must be a list of functions with a name")
+    if not isinstance(body.get("stream_options") or {}, dict):
+        raise bad("stream_options: must be an object")
     stop = body.get("stop") or ()
     if not isinstance(stop, str) and not all(isinstance(text, str) for text in stop):
         raise bad("stop: must be a text or a list of texts")

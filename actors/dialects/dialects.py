@@ -13,6 +13,10 @@ from actors.dialects import chat_completions, dialect_answers, fields
 from actors.dialects.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
+MOST_PARTS = 1024
+"""Values inside one message."""
+PIECE = 256
+"""Values of /v1/responses that are validated at once: each wrong one gets dozens of errors."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ def _read_responses(body: Body) -> Body:
             raise bad(
                 f"tools: a tool has type {tool.get('type')!r}; this gateway takes only functions"
             )
+    for items in _pieces(body.get("input")):
+        ResponsesRequest.model_validate({"input": _plain(items)})
     own = {name: value for name, value in body.items() if name not in EXTRAS}
     request = ResponsesRequest.model_validate(_plain(own))  # which changes what it gets
     messages = construct_input_messages(
@@ -93,6 +99,32 @@ def _read_responses(body: Body) -> Body:
         "parallel_tool_calls": body.get("parallel_tool_calls"),
         "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
     } | _extras(body)
+
+
+def values_in(message: Any) -> int:
+    """Counts the values inside a message, up to a few more than MOST_PARTS."""
+    waiting, count = [message], 0
+    while waiting and count <= MOST_PARTS:
+        each = waiting.pop()
+        if isinstance(each, dict | list):
+            count += len(each)
+            waiting += each.values() if isinstance(each, dict) else each
+    return count
+
+
+def _pieces(items: Any) -> Iterator[list[Any]]:
+    """Cuts a list of more than PIECE values into pieces."""
+    weights = [8 + values_in(item) for item in items] if isinstance(items, list) else []
+    piece: list[Any] = []
+    weight = 0
+    for item, own in zip(items if sum(weights) > PIECE else (), weights, strict=False):
+        if piece and weight + own > PIECE:
+            yield piece
+            piece, weight = [], 0
+        piece.append(item)
+        weight += own
+    if piece:
+        yield piece
 
 
 def _read_messages(body: Body) -> Body:

@@ -7,6 +7,7 @@ A long request is read and rendered in a thread, so that the event loop answers 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from actors.dialects.chat_completions import AgentRequest, Refused, bad
+from actors.dialects.dialects import MOST_PARTS, values_in
 from actors.gateway.call_tree import Node
 from actors.gateway.session import Session
 
@@ -21,6 +23,8 @@ LONG = 1 << 15
 """Bytes of a request from which on a thread reads it. Fewer take less than 50 ms."""
 MOST_VALUES = 2_000_000
 """The most objects, lists and items of a request: each takes a hundred bytes once it is parsed."""
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text of JSON, also one without an end: so the search never begins again inside of one."""
 MOST_CHARACTERS = 1 << 23
 """The most characters of a request, whatever the context: a tokenizer takes 170 bytes for each."""
 COMPOSED = 4
@@ -29,6 +33,9 @@ LONGEST_NAME = 512
 """The most characters of a name or an id. A chat template may leave them out, so the length of the
 context does not limit them."""
 MOST_STOPS, LONGEST_STOP = 64, 1024
+MOST_MESSAGES = 4096
+"""Messages of a request, or items of another of its lists. A library that validates them tells of
+each wrong one in dozens of ways, which takes milliseconds."""
 RENDERED = ("messages", "input", "instructions", "system", "tools")
 """Fields of the dialects that become text for the policy."""
 THREADS = 2
@@ -36,8 +43,15 @@ THREADS = 2
 
 def check_values(raw: bytes) -> None:
     """Refuses a body whose parsed values would take much more memory than its text."""
-    if len(raw) > MOST_VALUES and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MOST_VALUES:
+    if len(raw) <= MOST_VALUES or _marks(raw) <= MOST_VALUES:
+        return
+    wide = b"\0" in raw[:4]  # UTF-16 or UTF-32, in which a byte of a quote may be another letter's
+    if wide or _marks(TEXT.sub(b"", raw)) > MOST_VALUES:
         raise Refused(413, "request_too_large", f"a request has at most {MOST_VALUES:,} values")
+
+
+def _marks(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def most_characters(tokenizer: Any, context_length: int) -> int:
@@ -72,6 +86,18 @@ def _texts(value: Any) -> Iterator[str]:
             waiting += each
 
 
+def check_messages(body: Mapping[str, Any]) -> None:
+    """Refuses lists that are too long to be validated."""
+    for name, value in body.items():
+        if not isinstance(value, list):
+            continue
+        if len(value) > MOST_MESSAGES:
+            raise bad(f"{name:.60}: has {len(value):,} items; it may have {MOST_MESSAGES:,}")
+        for n, message in enumerate(value if name in ("messages", "input") else ()):
+            if values_in(message) > MOST_PARTS:
+                raise bad(f"{name}[{n}]: has more than {MOST_PARTS:,} values; write fewer parts")
+
+
 def check_names(request: AgentRequest) -> None:
     """Refuses names, ids and stop texts that are too long."""
     for tool in request.tools:
@@ -92,20 +118,24 @@ def _check_name(what: str, name: Any) -> None:
 
 
 class RequestReader:
-    """Reads requests of all attempts: short ones at once, long ones in threads."""
+    """Reads requests of all attempts: short ones at once, long ones in threads. So is the first of
+    each dialect, whose translator is imported meanwhile."""
 
     def __init__(self) -> None:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
+        self.imported: set[str] = set()
 
     async def read(
         self,
         session: Session,
         raw: bytes,
         body: Mapping[str, Any],
+        dialect: str,
         read: Callable[[Mapping[str, Any]], AgentRequest],
     ) -> tuple[AgentRequest, Node | None]:
-        """Returns a request, and its rendered node if it is long. Raises Refused."""
-        if len(raw) < LONG:
+        """Returns a request, and its node if that is rendered already. Raises Refused."""
+        if len(raw) < LONG and dialect in self.imported:
+            check_messages(body)
             request = read(body)
             check_names(request)
             return request, None
@@ -113,6 +143,7 @@ class RequestReader:
             loop, given = asyncio.get_running_loop(), (session, body, read)
             request, node, seconds = await loop.run_in_executor(self.threads, _read_long, *given)
             session.metrics.render_s += seconds
+            self.imported.add(dialect)
             return request, node
 
     def close(self) -> None:
@@ -131,6 +162,7 @@ def _read_long(
         most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)
         if (count := characters([body.get(name) for name in RENDERED])) > most:
             raise session.too_long(f"messages and tools have {count} characters, not {most}")
+    check_messages(body)
     request = read(body)
     check_names(request)
     return request, session.place(request), time.monotonic() - began

@@ -34,7 +34,7 @@ from actors.gateway.request_limits import RequestReader, check_values
 from actors.gateway.session import Session
 
 BODY_LIMIT = 32 << 20  # bytes of a request
-HELD_LIMIT = 4 * BODY_LIMIT
+HELD_LIMIT = 2 * BODY_LIMIT
 """Bytes of the requests of an attempt that are read or not answered yet."""
 MOST_OPEN = 512
 """Requests of an attempt that are read or not answered yet."""
@@ -122,7 +122,9 @@ class WebApp:
         dialect, body = DIALECTS[request.scope["path"]], _parsed(raw, finite=True)
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
-        asked, ready = await self.reader.read(session, raw, body, partial(request_of, dialect))
+        asked, ready = await self.reader.read(
+            session, raw, body, dialect.name, partial(request_of, dialect)
+        )
         self._note(session, dialect, body, asked)
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         sampling = session.sampling(

@@ -35,11 +35,12 @@ class Compiler:
     def __init__(
         self, tokenizer: str, end: list[int], whitespace: bool, separators: list[str] | None
     ) -> None:
+        between: Any = separators and tuple(separators)
         import xgrammar
 
         info = xgrammar.TokenizerInfo.deserialize_json(tokenizer)
         self.tokens, self.end = info.vocab_size, end
-        self.whitespace, self.separators = whitespace, separators and tuple(separators)
+        self.whitespace, self.separators = whitespace, between
         self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def refusal(self, kind: str, text: str) -> str:

@@ -129,9 +129,42 @@ def test_the_characters_of_all_texts_are_counted() -> None:
 
 def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     check_values(b"[" + b"1" * 4_000_000 + b"]")
+    for text in (b"a1,", b'\\",', b"\\\\,", b"[{"):
+        check_values(b'["' + text * 2_500_000 + b'"]')
+        check_values(b'["' + text * 2_500_000)
+    hidden = '["\u2222",' + "[]," * 2_000_000 + '"\u2222"]'
+    with pytest.raises(Refused):
+        check_values(hidden.encode("utf-16"))
     with pytest.raises(Refused, match="at most 2,000,000 values") as refused:
         check_values(b"[" + b"[]," * 2_000_000)
     assert refused.value.status == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [(PATH, "messages"), ("/v1/responses", "input"), ("/v1/messages", "messages")],
+)
+def test_wrong_messages_in_any_number_are_refused(path: str, field: str) -> None:
+    strange: list[Any] = [
+        [None] * 4096,
+        ["a"] * 5000,
+        [{}] * 3000,
+        [{"role": "user", "content": [None] * 1000}] * 64,
+        [{"type": "reasoning", "summary": ["a"] * 2000}],
+        [BODY["messages"][0]] * 500 + [None] * 500,
+    ]
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        client.timeout = httpx.Timeout(120)  # the first one imports the translator
+        for messages in strange:
+            reply = await client.post(path, json={field: messages, "max_tokens": 9})
+            assert reply.status_code == 400 and len(reply.text) < 1000
+        for name in ("include", "stop", "tools"):
+            reply = await client.post(path, json={field: [BODY["messages"][0]], name: ["x"] * 5000})
+            assert reply.status_code == 400 and f"{name}: has 5,000 items" in reply.text
+        assert not session.tree.nodes
+
+    with_server(test)
 
 
 def named(length: int) -> list[AgentRequest]:
