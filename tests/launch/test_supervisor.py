@@ -13,6 +13,7 @@ from launch import restarts
 from launch.backends.processes import Command
 from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
+from r3l.errors import UserError
 from r3l.files.whole_file import write_json
 from r3l.run.files.progress_lines import AgainLine, StepLine
 from r3l.run.files.run_folder import RunFolder
@@ -127,9 +128,12 @@ def test_a_stopped_run_says_which_steps_will_be_made_again(tmp_path: Path) -> No
     assert said[-1].startswith("last checkpoint: step 4; 2 steps ")
 
 
-def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "failure", [OSError(errno.EIO, "Input/output error"), UserError("standard output: full")]
+)
+def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path, failure: Exception) -> None:
     def gone(line: str) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        raise failure
 
     def lose_the_terminal() -> None:
         run.say("a line")

@@ -63,7 +63,7 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
         "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
     )
     line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
-    assert "actor.max_model_len=64: the first prompt" in line and f" {file}:Wordy/train/" in line
+    assert "actor.max_model_len=64: the first prompt" in line and " wordy.py:Wordy/train/" in line
     assert "no room for a response" in line and not run.exists()
     with pytest.raises(UserError, match="context has 4096 tokens"):
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
