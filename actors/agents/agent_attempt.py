@@ -39,7 +39,6 @@ from r3l.errors import (
     R3LError,
     RecordFailed,
     ReplayDiverged,
-    UserError,
 )
 from r3l.notices import notice_again
 from r3l.records import Task, Trajectory
@@ -50,7 +49,6 @@ from r3l.rollout.failures import record_failed
 from r3l.rollout.policy_interface import Policy
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
-from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import AgentConfig
 
 log = logging.getLogger(__name__)
@@ -95,7 +93,6 @@ async def agents_served(
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
     app = WebApp(sessions, OtherModels(settings.models), counts.agent)
-    _check_encrypted(config)
     async with app.served(settings.host, settings.port, settings.certificate) as url:
         snapshots = Snapshots(settings.max_divergences, counts.agent)
         servers = [server.key for server in settings.models.values()]
@@ -404,19 +401,6 @@ class AgentEnvironment:
             f"R3L_MCP_{name.upper().replace('-', '_')}": f"{url}/mcp/{name}/{key}"
             for name in servers
         }
-
-
-def _check_encrypted(config: RunConfig) -> None:
-    """Raises UserError if the key of an attempt would go to another machine unencrypted."""
-    for env in config.env.each():
-        command = str(env.options.get("command", ""))
-        far = command.startswith("http://") and not is_near(command)
-        if far and not config.actor.agent.plain_http:
-            raise UserError(
-                f"env {env.name}: command {command}: the key of each attempt would leave this "
-                "machine unencrypted; use https, or set actor.agent.plain_http=true on a network "
-                "that only you can reach"
-            )
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> ContinuingPlayer | None:

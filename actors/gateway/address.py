@@ -58,8 +58,9 @@ def check_certificate(file: str) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(Path(file).expanduser(), password=lambda: "")
     except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UserError(
-            f"actor.agent.certificate={file}: cannot be used ({error}); name a PEM file with the "
+            f"actor.agent.certificate={file}: cannot be used ({why}); name a PEM file with the "
             "certificate, those that signed it, and its key without a password"
         ) from None
 

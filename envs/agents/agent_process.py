@@ -179,9 +179,10 @@ def _strays(also: Iterable[int]) -> list[int]:
 
 def _end(*also: int) -> None:
     """Kills all strays and the processes `also`. Waits until they have ended."""
-    end, empty = time.monotonic() + CLEAR_S, 0
+    end, empty, ending = time.monotonic() + CLEAR_S, 0, set(also)
     while empty < 2:  # one list may overlook a process while others end
-        found = _strays(also)
+        found = _strays(ending)
+        ending.update(found)
         empty = 0 if found else empty + 1
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):

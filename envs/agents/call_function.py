@@ -256,33 +256,40 @@ def _end_children() -> None:
 def _started(function: Any, job: Job, replies: TextIO) -> tuple[int, int]:
     """Forks a wrapper. Returns its id and the id of its head: the process that adopts what a
     lasting wrapper leaves, otherwise the wrapper itself."""
-    told, tell = os.pipe()
+    told, tell = os.pipe() if job["lasting"] else (-1, -1)
     head = os.fork()
     if not head:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.close(told)
             os.close(replies.fileno())
-            wrapper = 0
             if job["lasting"]:
-                prctl(PR_SET_CHILD_SUBREAPER, 1)
-                wrapper = os.fork()
-            if not wrapper:
-                os.close(tell)
-                _wrap(function, job)
-            os.write(tell, b"%d" % wrapper)
-            os.close(tell)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1):
-                os.dup2(nothing, fd)
-            with contextlib.suppress(ChildProcessError):
-                while True:
-                    os.wait()
+                os.close(told)
+                _stay(function, job, tell)
+            _wrap(function, job)
         finally:
             os._exit(0)
+    if not job["lasting"]:
+        return head, head
     os.close(tell)
     with os.fdopen(told, "rb") as answer:
-        return int(answer.read() or head), head
+        return int(answer.read()), head
+
+
+def _stay(function: Any, job: Job, tell: int) -> None:
+    """Forks a wrapper, and writes its id to `tell`. Returns when nothing of it is left."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wrapper = os.fork()
+    if not wrapper:
+        os.close(tell)
+        _wrap(function, job)
+    os.write(tell, b"%d" % wrapper)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, tell):
+        os.dup2(nothing, fd)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
 
 
 def main(target: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from actors.gateway.address import check_certificate
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from learner import checkpoint
@@ -43,8 +44,10 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
     """Refuses a chat template or parser that is unfit for agents. Also refuses a model in
-    `actor.agent.models` if its API key is missing."""
+    `actor.agent.models` if its API key is missing, and a certificate that cannot be used."""
     if config.env.has_agents:
+        if config.actor.agent.certificate:
+            check_certificate(config.actor.agent.certificate)
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
 

@@ -18,9 +18,10 @@ from r3l.errors import UserError
 from r3l.files import user_file
 from r3l.files.checksums import check_text
 from r3l.run.evaluation_keys import number_text
+from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.buffer import BufferConfig
-from r3l.run.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig, by_agent
 from r3l.run.settings.evaluation import EvalConfig
 from r3l.run.settings.learner import ADAPTERS_LR, LearnerConfig
 from r3l.settings import yaml_text
@@ -78,6 +79,19 @@ class RunConfig(Section):
                 f"algorithm.{setting}: {self.algorithm.name} begins groups with a context, which "
                 f"an agent's attempt cannot read; set algorithm.{setting}=false"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_stay_or_are_encrypted(self) -> Self:
+        for env in self.env.each():
+            command = str(env.options.get("command", ""))
+            plain = by_agent(env.name) and command.startswith("http://") and not is_near(command)
+            if plain and not self.actor.agent.plain_http:
+                raise ValueError(
+                    f"env {env.name}: command {command:.200}: the key of each attempt would leave "
+                    "this machine unencrypted; use https, or set actor.agent.plain_http=true on a "
+                    "network that only you can reach"
+                )
         return self
 
     @model_validator(mode="after")

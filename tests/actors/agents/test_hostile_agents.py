@@ -242,11 +242,9 @@ def test_keys_leave_the_machine_encrypted_or_as_the_user_says(tmp_path: Path) ->
 
 
 def test_a_server_of_agents_elsewhere_gets_its_key_over_https(tmp_path: Path) -> None:
-    async def serve(*more: str) -> None:
-        config = config_of(tmp_path, "", *more, command="http://agents.example:8000/play")
-        async with agents_served(lambda task: None, config, ScriptedPolicy(str)):  # type: ignore[arg-type, return-value]
-            pass
-
+    far = "http://agents.example:8000/play"
     with pytest.raises(UserError, match=r"command http://agents\.example.*plain_http=true"):
-        asyncio.run(serve())
-    asyncio.run(serve("actor.agent.plain_http=true"))
+        config_of(tmp_path, "", command=far)
+    config_of(tmp_path, "", "actor.agent.plain_http=true", command=far)
+    for command in ("https://agents.example/play", "http://127.0.0.1:8000/play", "http://[::1]/"):
+        config_of(tmp_path, "", command=command)

@@ -15,7 +15,7 @@ from envs.agents.agent_checks import CALL_FUNCTION, starter_of_function
 from envs.agents.agent_process import AgentProcess, _starters
 from envs.agents.opened_folder import OpenedFolder
 from r3l.errors import EnvironmentFailed
-from tests.processes import lives
+from tests.processes import lives, without_rights
 
 STARTER = (sys.executable, str(CALL_FUNCTION))
 
@@ -312,3 +312,28 @@ def test_the_pipes_of_a_process_close_when_it_closes_them(tmp_path: Path) -> Non
     assert process.poll() is None
     os.close(written)
     process.kill()
+
+
+def test_an_ordinary_users_agent_is_fenced_too(tmp_path: Path) -> None:
+    """Who has no right of root gives up the way to gain one."""
+    if not scopes_of_landlock():
+        pytest.skip("this kernel has no scopes of Landlock")
+    script = f"""
+import sys, time
+from pathlib import Path
+from tests.envs.agents.test_agent_process import run_fenced, wait
+
+folder = Path({str(tmp_path)!r})
+code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+sleeper = run_fenced(code, folder / "a")
+while not (pid := sleeper.last_line("stdout")):
+    time.sleep(0.01)
+look = f"print('KEY=mine' in open('/proc/{{pid}}/environ').read())"
+for fenced in (True, False):
+    process = run_fenced(look, folder / str(fenced), fenced=fenced)
+    assert wait(process) is not None
+    print(process.last_line("stdout"), process.last_line("stderr").partition(":")[0])
+    process.kill()
+sleeper.kill()
+"""
+    assert without_rights(script).split() == ["PermissionError", "True"]
