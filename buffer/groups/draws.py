@@ -12,7 +12,7 @@ from buffer.groups.completion import (
     refusal,
 )
 from buffer.groups.leases import check_name
-from buffer.groups.staleness import is_stale
+from buffer.groups.staleness import too_old
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
@@ -246,7 +246,7 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
         step=-1,
         replaced=_take_replaced(work, _given_back(work, args)),
         recalled=_recalled(work, groups, args.version) if is_new else chosen.recalled,
-        replayed=tuple(row.group_id for row in groups if row.steps),
+        replayed=tuple(row.group_id for row in groups if not row.is_fresh),
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -262,11 +262,11 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
     if again is None:
         enough = len(ready) >= args.count
         return samplers.pick(sampler, ready, args.count, source) if enough else []
-    fresh = [row for row in ready if not row.steps]
+    fresh = [row for row in ready if row.is_fresh]
     if len(fresh) < args.count - again:
         return []
     picks = samplers.pick(sampler, fresh, args.count - again, source)
-    trained = [row for row in ready if row.steps]
+    trained = [row for row in ready if not row.is_fresh]
     return picks + samplers.Uniform(sampler).pick(trained, again, source)
 
 
@@ -317,12 +317,12 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     expires them. If they are trained, only stops drawing them."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
-        if is_stale(row.oldest_version, learner=version, limit=limit):
+        if too_old(row, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
         elif cause := refusal(work, row):
             expire_refused(work, row, cause, "draw")
     for row in work.index.replayable():
-        stale = is_stale(row.oldest_version, learner=version, limit=work.config.replay_limit)
+        stale = too_old(row, learner=version, limit=work.config.replay_limit)
         if stale or refusal(work, row):
             work.index.forget_replay(row)
 

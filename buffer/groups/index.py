@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Self
 
 from buffer.storage.counts import under
+from buffer.storage.layout import INSERTED
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import DrawRow, GroupRow, RunPosition
 from r3l.records import Purpose
@@ -58,6 +59,8 @@ class Index:
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             newest = next(txn.keys("draw", backwards=True), b"")
             index.next_draw = int.from_bytes(newest, "big") + 1
+            for row in txn.listed("train", INSERTED, "trained"):
+                index.put(row)
             if config.sampler.reuse > 1:
                 # Groups of steps that made earlier versions are too old to be drawn again.
                 for step in txn.steps_after(index.progress.version - config.replay_limit):
@@ -102,13 +105,14 @@ class Index:
         return sorted(self._complete.values(), key=lambda row: row.group_id)
 
     def replayable(self) -> list[GroupRow]:
-        """Returns the trained groups that may be drawn again, now or after a cooldown."""
+        """Returns the trained and inserted groups that may be drawn, now or after a cooldown."""
         return list(self._replayable.values())
 
     def replays(self) -> list[GroupRow]:
-        """Returns the trained groups that may be drawn again now."""
+        """Returns the trained and inserted groups that may be drawn now."""
         since = self.progress.version - self.sampler.cooldown
-        return [row for row in self._replayable.values() if row.steps[-1] <= since]
+        rows = self._replayable.values()
+        return [row for row in rows if not row.steps or row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
         """Returns how many trained groups are drawn again in a batch of `count` groups, or None if

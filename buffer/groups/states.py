@@ -7,6 +7,9 @@
                                                 ├────────────────┘           │
                                                 └────────────────────────────┘ set_version
 
+An inserted group (buffer.groups.insertion) is `trained` from its first moment on, and again when
+its draw is returned or its step is taken back.
+
 A trigger is an operation of the buffer, or `clock` when a deadline passes. A move from a state to
 itself changes only the group's lease, slots, reflections or steps. When an expired draw is
 committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
@@ -25,12 +28,13 @@ from r3l.records import GroupState
 
 Trigger = Literal[
     "lease", "renew", "release", "put", "clock", "draw", "commit", "release_draws", "discard",
-    "set_version", "evict",
+    "set_version", "evict", "insert",
 ]  # fmt: skip
 State = GroupState | Literal["new", "evicted"]
 
 MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("new", "leased"): ("lease",),
+    ("new", "trained"): ("insert",),
     ("leased", "leased"): ("lease", "renew", "release", "clock", "put"),
     ("leased", "filling"): ("put",),
     ("leased", "complete"): ("put",),
@@ -58,16 +62,16 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
     "leased": ("no slot is resolved", lambda row: not row.resolved),
     "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
     "complete": (
-        "all slots are resolved and no step trained on it",
-        lambda row: row.all_resolved and not row.steps,
+        "all slots are resolved, no step trained on it, and it was not inserted",
+        lambda row: row.all_resolved and row.is_fresh,
     ),
     "drawn": (
         "it is a whole training group",
         lambda row: row.all_resolved and row.purpose == "train",
     ),
     "trained": (
-        "all slots are resolved and a step trained on it",
-        lambda row: row.all_resolved and bool(row.steps),
+        "all slots are resolved, and a step trained on it or it was inserted",
+        lambda row: row.all_resolved and not row.is_fresh,
     ),
     "expired": ("it has a cause", lambda row: bool(row.cause)),
 }
@@ -106,7 +110,7 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     done, failed = after.done, len(after.failures)
     if before is not None:
         done, failed = done - before.done, failed - len(before.failures)
-    if by != "put" or min(done, failed, len(new) - done - failed) < 0:
+    if by not in ("put", "insert") or min(done, failed, len(new) - done - failed) < 0:
         why = f"cannot resolve {len(new)} slots, {done} done and {failed} failed"
         raise _illegal(after, by, why)
 

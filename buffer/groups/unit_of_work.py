@@ -16,6 +16,7 @@ from buffer.storage import counts
 from buffer.storage.stored_rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
 from r3l.algorithms.algorithm import Algorithm
+from r3l.models.vocabulary import vocabulary
 from r3l.records import GroupState
 from r3l.run.settings.buffer import BufferConfig
 
@@ -24,12 +25,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step."""
+    """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step.
+    `model`: the setting of this name."""
 
     buffer: BufferConfig
     groups_per_step: int
     seed: int
     algorithm: Algorithm
+    model: str = ""
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the run's model knows, or None if its folder is not here."""
+        return vocabulary(self.model)
 
     @cached_property
     def calls(self) -> AlgorithmCalls:
@@ -46,8 +54,14 @@ class UnitOfWork:
         self.groups_per_step = rules.groups_per_step
         self.seed = rules.seed
         self.algorithm, self.calls = rules.algorithm, rules.calls
+        self._rules = rules
         self._progressed = False
         self._counted: set[str] = set()
+
+    @property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the run's model knows (Rules.vocabulary)."""
+        return self._rules.vocabulary
 
     def find(self, group_id: str) -> GroupRow | None:
         """Returns the row of a live or closed group, or None if it was evicted or never made."""

@@ -15,7 +15,7 @@ from r3l.records import GROUP_STATES, Purpose
 ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
 METRICS_LIMIT = 64  # of one actor
 COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_expired",
-           "fingerprint_conflicts", "rewound", "rewound_evicted", "made")  # fmt: skip
+           "fingerprint_conflicts", "rewound", "rewound_evicted", "made", "inserted")  # fmt: skip
 
 
 class ActorReports:
@@ -57,7 +57,7 @@ def collect(
         partial_dropped=dict(under(counts, "partial_dropped")),
         algorithm_failed=dict(under(counts, "algorithm_failed")),
         **{name: counts[name] for name in COUNTED},
-        trained=counts["group/train/trained"] + counts["evicted/train/trained"],
+        trained=_trained(counts),
         evicted=sum(under(counts, "evicted").values()),
         learner_version=progress.version,
         max_staleness=work.config.max_staleness,
@@ -74,6 +74,12 @@ def collect(
         drawn_by=held_by(index.draws),
         refused={name: count for name, count in errors.items() if count},
     )
+
+
+def _trained(counts: Counter[str]) -> int:
+    """Counts the groups that a step trained on. Leaves out inserted ones that wait for a step."""
+    waiting = counts["inserted/untrained"] + counts["inserted/evicted"]
+    return counts["group/train/trained"] + counts["evicted/train/trained"] - waiting
 
 
 def _states(index: Index, purpose: Purpose) -> dict[str, int]:

@@ -11,6 +11,8 @@
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups
     partial_dropped/CAUSE  partial attempts that no actor can continue
     algorithm_failed/NAME  failed calls of the algorithm's method NAME
+    inserted/untrained     inserted groups in the store that wait for their first step
+    inserted/evicted       those that were evicted before their first step
     puts, draws, leases …  what the operations count
 
 A count changes in the same transaction as what it counts. So `made` is always the sum of all
@@ -25,7 +27,9 @@ from buffer.storage.stored_rows import GroupRow
 
 def present(row: GroupRow) -> dict[str, int]:
     """Returns what a group contributes to the counts while it is in the store."""
-    return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
+    own = {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
+    waits = row.source and row.state == "trained" and not row.steps
+    return own | ({"inserted/untrained": 1} if waits else {})
 
 
 def lasting(row: GroupRow) -> Counter[str]:
@@ -54,7 +58,8 @@ def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
 def evicted(row: GroupRow) -> dict[str, int]:
     """Returns how each count changes when a group is evicted."""
     gone = {name: -amount for name, amount in present(row).items()}
-    return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
+    lost = {"inserted/evicted": 1} if "inserted/untrained" in gone else {}
+    return gone | lost | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:

@@ -34,7 +34,8 @@ class GroupRow(Record):
     results and reflections. `fingerprints`: weight hashes, by policy version. `cause`: why the
     group expired. `replaced`: it expired because the algorithm refused it. `times`: second at which
     the group entered each state. `draw_id`: the latest draw, or 0 if there is none or the draw was
-    undone. `steps`: optimizer steps that trained on the group.
+    undone. `steps`: optimizer steps that trained on the group. `source`: where an inserted group
+    comes from; "" if actors of this run played it.
     """
 
     group_id: str
@@ -63,6 +64,7 @@ class GroupRow(Record):
     fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
+    source: str = ""
 
     def with_changes(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
@@ -84,6 +86,11 @@ class GroupRow(Record):
         of = dict(zip(self.resolved, self.of, strict=True))
         pairs = sorted(zip(self.played, self.rewards, strict=True))
         return [(slot, of[slot], reward) for slot, reward in pairs]
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if actors of this run played the group, and no step has trained on it."""
+        return not self.steps and not self.source
 
     @property
     def unfinished(self) -> bool:
@@ -128,7 +135,8 @@ class DrawRow(Record):
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
     newest groups that the algorithm refused since the previous draw. `recalled`: stored attempts
-    that join the groups. `replayed`: drawn groups that an earlier step trained on.
+    that join the groups. `replayed`: drawn groups that an earlier step trained on, or that were
+    inserted.
     """
 
     draw_id: int

@@ -147,6 +147,11 @@ class Txn:
         self.put("task", task_key(purpose, tag, index), codec.encode(task))
         return True
 
+    def task_index(self, purpose: Purpose, tag: str, task_id: str) -> int | None:
+        """Returns the place of a task in its list, or None if its id is unknown."""
+        data = self.get("task_id", task_id_key(purpose, tag, task_id))
+        return None if data is None else int.from_bytes(data, "big")
+
     def task(self, purpose: Purpose, tag: str, index: int) -> Task:
         data = self.get("task", task_key(purpose, tag, index))
         if data is None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from buffer.client.calls import Draw
-from buffer.groups import lookups
+from buffer.server import lookups
 from buffer.storage import result_checksums
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import Regrade, Status

@@ -277,7 +277,7 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, done(1, length=1_040_000))
     assert desk.row(group).resolved == (0,)
-    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    monkeypatch.setattr(results, "GROUP_LIMIT", desk.row(group).nbytes)
     desk.resolve(group, 1, "x" * LABEL_LIMIT)  # a failure always has room
     desk.put(group, SlotResult(2, "failed", cause="too_large"))
     assert desk.row(group).state == "complete"
@@ -372,7 +372,7 @@ def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, d
         txn.delete("partial", key)
         txn._raw.put(key, b"damaged, surely", db=txn._tables["partial"])
     size = len(codec.encode(done(2)))
-    monkeypatch.setattr(results, "_GROUP_LIMIT", 2 * size - 1)
+    monkeypatch.setattr(results, "GROUP_LIMIT", 2 * size - 1)
     desk.release([group])
     assert [r.slot for r in desk.lease("b", 3).partial] == [2]
     dropped = counts.under(desk.index.counts, "partial_dropped")
@@ -459,7 +459,7 @@ def test_a_group_has_no_more_reflections_than_its_limits(desk, tasks, done, monk
     desk.put(group, [thought("one"), thought("two")])
     with pytest.raises(LimitExceeded, match="at most 2 reflections"):
         desk.put(group, thought("three"))
-    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    monkeypatch.setattr(results, "GROUP_LIMIT", desk.row(group).nbytes)
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, [done(0, length=100), thought("one")])
     assert desk.put(group, thought("one")).new == 0

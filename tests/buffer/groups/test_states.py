@@ -203,7 +203,15 @@ def _evicted(desk):
     assert len(desk.evict(EVERYTHING)) == 3
 
 
-LIVES = (_leased, _overdue, _drawn, _discarded, _evicted)
+def _inserted(desk):
+    """A group that somebody inserts, drawn and given back."""
+    group = desk.insert(Task("x", "elsewhere", 0), [finished()])
+    desk.draw(1)
+    desk.release_draws()
+    assert desk.row(group).state == "trained"
+
+
+LIVES = (_leased, _overdue, _drawn, _discarded, _evicted, _inserted)
 
 
 def test_every_legal_move_happens_in_some_life(tmp_path, tasks, moves):
