@@ -284,6 +284,7 @@ class Calls:
         )
         return Call(request, lambda reply, _: str(reply.group_ids[0]))
 
+    update_priorities = sends(operations.UpdatePriorities)
     set_version = sends(operations.SetVersion)
     query = sends(operations.QueryGroups)
     ledger = sends(operations.GetLedger)

@@ -23,7 +23,7 @@ from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.facts import StoredAttempt
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
-from r3l.records import check_cause
+from r3l.records import LARGEST_REWARD, check_cause
 
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
@@ -136,6 +136,35 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
         work.expire(work.row(group_id), args.cause, "discard")
     work.save_draw(replace(drawn, outcome="discarded"))
     return Amount(len(groups))
+
+
+def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Amount:
+    """Sets the priorities of groups, for the sampler. Returns how many were set. Leaves out groups
+    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for a
+    number that cannot be a priority; then none is set."""
+    if len(args.priorities) > operations.GROUPS_LIMIT:
+        raise LimitExceeded(
+            f"{len(args.priorities)} priorities: at most {operations.GROUPS_LIMIT} in one request"
+        )
+    rows = list[tuple[GroupRow, float]]()
+    for group_id, priority in args.priorities.items():
+        if not 0 <= priority <= LARGEST_REWARD:  # NaN is not
+            raise RecordError(
+                f"priority {priority} of group {group_id!r:.80}: must be from 0 to "
+                f"{LARGEST_REWARD:g}",
+                field="priorities",
+            )
+        row = work.find(group_id)
+        if row is None and work.txn.evicted(group_id):
+            continue
+        row = row or work.row(group_id)
+        if row.purpose != "train":
+            raise NotFound(f"group {group_id} is of an evaluation, which no sampler picks")
+        if row.state != "expired":
+            rows.append((row, priority))
+    for row, priority in rows:
+        work.save(row.with_changes(priority=priority), "update_priorities")
+    return Amount(len(rows))
 
 
 def _find(work: UnitOfWork, draw_id: int) -> DrawRow:
@@ -257,17 +286,21 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """Lets the sampler pick from the groups in `ready`. Returns [] if there are too few groups."""
     # Seeded by version, since the draw's number differs after a learner was killed.
-    sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
+    source = samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count)
     if again is None:
-        enough = len(ready) >= args.count
-        return samplers.pick(sampler, ready, args.count, source) if enough else []
-    fresh = [row for row in ready if row.is_fresh]
-    if len(fresh) < args.count - again:
+        parts = [(ready, args.count)]
+    else:
+        fresh = [row for row in ready if row.is_fresh]
+        trained = [row for row in ready if not row.is_fresh]
+        trained.sort(key=lambda row: (row.steps[-1] if row.steps else -1, row.group_id))
+        parts = [(fresh, args.count - again), (trained, again)]
+    if any(len(rows) < count for rows, count in parts):
         return []
-    picks = samplers.pick(sampler, fresh, args.count - again, source)
-    trained = [row for row in ready if not row.is_fresh]
-    return picks + samplers.Uniform(sampler).pick(trained, again, source)
+    picks = [p for rows, count in parts if count for p in work.sampler.pick(rows, count, source)]
+    if (state := work.sampler.saved()) is not None:
+        work.txn.put_sampler_state(state)
+    return picks
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:

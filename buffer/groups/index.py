@@ -20,7 +20,8 @@ class Index:
     was released, expired or rewound since the index was loaded, by consumer and version.
     `last_seen`: wall-clock second of the last request about draws, by consumer. `tasks`: number of
     tasks, by purpose and tag. `counts`: see buffer.storage.counts. `admitted`: groups that the
-    algorithm admitted since the index was loaded, as long as they may be drawn.
+    algorithm admitted since the index was loaded, as long as they may be drawn. `sampler_restored`:
+    whether the sampler has the state that the store has.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -35,6 +36,7 @@ class Index:
         self.counts: Counter[str] = Counter()
         self.admitted: set[str] = set()
         self.progress = RunPosition()
+        self.sampler_restored = False
         self.next_group = 1
         self.next_draw = 1
         self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}

@@ -11,8 +11,8 @@ An inserted group (buffer.groups.insertion) is `trained` from its first moment o
 its draw is returned or its step is taken back.
 
 A trigger is an operation of the buffer, or `clock` when a deadline passes. A move from a state to
-itself changes only the group's lease, slots, reflections or steps. When an expired draw is
-committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
+itself changes only the group's lease, slots, reflections, steps or priority. When an expired draw
+is committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
 are evicted.
 
 A slot is open until a put resolves it. A resolved slot never changes. UnitOfWork checks every move
@@ -28,29 +28,30 @@ from r3l.records import GroupState
 
 Trigger = Literal[
     "lease", "renew", "release", "put", "clock", "draw", "commit", "release_draws", "discard",
-    "set_version", "evict", "insert",
+    "set_version", "evict", "insert", "update_priorities",
 ]  # fmt: skip
 State = GroupState | Literal["new", "evicted"]
 
 MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("new", "leased"): ("lease",),
     ("new", "trained"): ("insert",),
-    ("leased", "leased"): ("lease", "renew", "release", "clock", "put"),
+    ("leased", "leased"): ("lease", "renew", "release", "clock", "put", "update_priorities"),
     ("leased", "filling"): ("put",),
     ("leased", "complete"): ("put",),
     ("leased", "expired"): ("put",),
-    ("filling", "filling"): ("lease", "renew", "release", "clock", "put"),
+    ("filling", "filling"): ("lease", "renew", "release", "clock", "put", "update_priorities"),
     ("filling", "complete"): ("put",),
     ("filling", "expired"): ("put", "clock"),
+    ("complete", "complete"): ("update_priorities",),
     ("complete", "drawn"): ("draw",),
     ("complete", "trained"): ("commit",),
     ("complete", "expired"): ("draw", "discard"),
     ("complete", "evicted"): ("evict",),
-    ("drawn", "drawn"): ("set_version",),
+    ("drawn", "drawn"): ("set_version", "update_priorities"),
     ("drawn", "complete"): ("release_draws", "clock"),
     ("drawn", "trained"): ("release_draws", "clock", "commit"),
     ("drawn", "expired"): ("discard",),
-    ("trained", "trained"): ("commit", "set_version"),
+    ("trained", "trained"): ("commit", "set_version", "update_priorities"),
     ("trained", "complete"): ("set_version",),
     ("trained", "drawn"): ("draw",),
     ("trained", "expired"): ("discard",),

@@ -11,6 +11,7 @@ from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
+from buffer.sampling.live_sampler import LiveSampler
 from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
 from buffer.storage.stored_rows import DrawRow, GroupRow
@@ -35,6 +36,10 @@ class Rules:
     model: str = ""
 
     @cached_property
+    def sampler(self) -> LiveSampler:
+        return LiveSampler(self.buffer.sampler)
+
+    @cached_property
     def vocabulary(self) -> int | None:
         """The number of tokens that the run's model knows, or None if its folder is not here."""
         return vocabulary(self.model)
@@ -57,6 +62,14 @@ class UnitOfWork:
         self._rules = rules
         self._progressed = False
         self._counted: set[str] = set()
+
+    @property
+    def sampler(self) -> LiveSampler:
+        """The run's sampler, in the state that the store has."""
+        if not self.index.sampler_restored:
+            self._rules.sampler.restore(self.txn.sampler_state())
+            self.index.sampler_restored = True
+        return self._rules.sampler
 
     @property
     def vocabulary(self) -> int | None:

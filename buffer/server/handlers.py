@@ -57,6 +57,7 @@ class WriteHandlers:
             "commit": _needs_only_arguments(draws.commit),
             "discard": _needs_only_arguments(draws.discard),
             "insert": _needs_only_arguments(insertion.insert),
+            "update_priorities": _needs_only_arguments(draws.update_priorities),
             "set_version": _needs_only_arguments(learner_version.set_version),
             "stats": self._stats,
         }

@@ -1,6 +1,6 @@
 """The tables of a store: their names, their keys and the schema version.
 
-    sys        name -> value                     schema, progress, replies, regraded
+    sys        name -> value                     schema, progress, replies, regraded, sampler
     count      name -> number                    every count, see buffer.storage.counts
     task       purpose\\0 tag\\0 index -> Task   in registration order
     task_id    purpose\\0 tag\\0 id -> index     makes registration idempotent

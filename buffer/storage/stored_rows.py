@@ -35,7 +35,7 @@ class GroupRow(Record):
     group expired. `replaced`: it expired because the algorithm refused it. `times`: second at which
     the group entered each state. `draw_id`: the latest draw, or 0 if there is none or the draw was
     undone. `steps`: optimizer steps that trained on the group. `source`: where an inserted group
-    comes from; "" if actors of this run played it.
+    comes from; "" if actors of this run played it. `priority`: given by a consumer.
     """
 
     group_id: str
@@ -65,6 +65,7 @@ class GroupRow(Record):
     draw_id: int = 0
     steps: tuple[int, ...] = ()
     source: str = ""
+    priority: float | None = None
 
     def with_changes(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)

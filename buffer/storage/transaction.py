@@ -123,6 +123,13 @@ class Txn:
         if regrades:
             self.put("sys", b"regraded", codec.encode(Regrades(tuple(regrades))))
 
+    def sampler_state(self) -> bytes | None:
+        """Returns what the sampler saved at the last draw, encoded, or None."""
+        return self.get("sys", b"sampler")
+
+    def put_sampler_state(self, state: bytes) -> None:
+        self.put("sys", b"sampler", state)
+
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""
         return Counter(

@@ -155,6 +155,13 @@ class Insert(Request[str]):
     kind: str = ""
 
 
+class UpdatePriorities(Request[int]):
+    """Sets the priorities of groups, by id, for samplers that read them. Returns how many were set:
+    groups that expired or were evicted are left out."""
+
+    priorities: dict[str, float]
+
+
 class SetVersion(Request[int]):
     """Sets a learner's start version, and deletes all later steps. Returns how many groups of the
     deleted steps are still stored. Most can be drawn again (buffer.groups.learner_version)."""
@@ -337,6 +344,7 @@ _ROWS = (
     Operation("commit", Commit, (Amount,), "writer", learner=True),
     Operation("discard", Discard, (Amount,), "writer", learner=True),
     Operation("insert", Insert, (Ids,), "writer", keeps_reply=True, learner=True),
+    Operation("update_priorities", UpdatePriorities, (Amount,), "writer", learner=True),
     Operation("set_version", SetVersion, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from r3l.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+PREFIX = "r3l_user_"  # of the names of users' modules
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
@@ -37,7 +39,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 def module(what: str, path: Path) -> object:
     """Imports a file as a module, once. Raises UserError, which begins with `what`, if the file is
     missing or its code raises."""
-    name = f"r3l_user_{path.stem}"
+    name = f"{PREFIX}{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
@@ -65,7 +67,16 @@ def errors_named(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{what} raised {type(error).__name__}: {reason}{_hint(error)}") from error
+        raise UserError(
+            f"{what} raised {type(error).__name__}: {reason}{_hint(error)}{_place(error)}"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Names the last line of a user's file that was carried out; "" if there is none."""
+    files = {m.__file__ for n, m in sys.modules.items() if n.startswith(PREFIX) and m is not None}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    return f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
 
 
 def _hint(error: BaseException) -> str:

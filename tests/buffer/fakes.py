@@ -165,6 +165,10 @@ class Desk:
         request = calls.insert(task, attempts, source=source, **more).arguments
         return self.do(insertion.insert, request).group_ids[0]
 
+    def update_priorities(self, priorities):
+        args = operations.UpdatePriorities(priorities)
+        return self.do(draws.update_priorities, args).count
+
     def evict(self, limits):
         return self.do(lambda work: retention.evict(work, limits))
 

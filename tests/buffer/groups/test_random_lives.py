@@ -33,7 +33,7 @@ class Lives(RuleBasedStateMachine):
     """`states`: what each group should be in; `slots`, `thoughts`: what each should hold;
     `records`: the bytes of finished groups; `outcomes`: what should have become of each draw;
     `partial`: the progress of each open slot, and the version it was made at; `inserted`: groups
-    that no actor played."""
+    that no actor played; `priorities`: those that a consumer set."""
 
     @initialize(sampler=st.sampled_from(sorted(SAMPLERS)), needs_contrast=st.booleans())
     def begin(self, sampler, needs_contrast):
@@ -47,7 +47,7 @@ class Lives(RuleBasedStateMachine):
         self.expired, self.rewound = {}, []
         self.records, self.outcomes, self.trained_by = {}, {}, {}
         self.partial, self.thoughts = {}, defaultdict(dict)
-        self.inserted = set()
+        self.inserted, self.priorities = set(), {}
 
     def open_desk(self):
         algorithm = {"name": "dapo", "filter": self.needs_contrast}
@@ -174,6 +174,15 @@ class Lives(RuleBasedStateMachine):
         self.inserted.add(group)
         results = [as_imported(result, "people") for result in attempts]
         self.slots[group] = {result.slot: codec.encode(result) for result in results}
+
+    @precondition(lambda self: self.states)
+    @rule(data=st.data(), priority=st.floats(0, 9))
+    def update_priorities(self, data, priority):
+        group = data.draw(st.sampled_from(sorted(self.states)))
+        is_set = self.states[group] != "expired"
+        assert self.desk.update_priorities({group: priority}) == is_set
+        if is_set:
+            self.priorities[group] = priority
 
     # ── learner ─────────────────────────────────────────────────────────────────────────
 
@@ -322,6 +331,8 @@ class Lives(RuleBasedStateMachine):
             unfinished = txn.row(group).unfinished
             assert dict(txn.scan("partial", group.encode())) == (keys if unfinished else {})
         assert all(txn.evicted(group) for group in self.evicted)
+        known = {group: txn.row(group).priority for group in self.states}
+        assert known == {group: self.priorities.get(group) for group in self.states}
         assert {row.step: row.groups for row in txn.steps_after(-1)} == self.steps
         assert counts["draws"] == txn.size("draw") == len(self.outcomes)
         assert {draw: txn.draw(draw).outcome for draw in self.outcomes} == self.outcomes

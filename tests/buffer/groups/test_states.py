@@ -211,7 +211,21 @@ def _inserted(desk):
     assert desk.row(group).state == "trained"
 
 
-LIVES = (_leased, _overdue, _drawn, _discarded, _evicted, _inserted)
+def _prioritised(desk):
+    """A group whose priority a consumer sets in each state."""
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    for change in (
+        lambda: desk.put(group, finished()),
+        lambda: desk.put(group, finished(1, reward=1.0)),
+        lambda: desk.draw(1),
+        lambda: desk.commit(1, 1),
+        lambda: None,
+    ):
+        assert desk.update_priorities({group: 0.5}) == 1
+        change()
+
+
+LIVES = (_leased, _overdue, _drawn, _discarded, _evicted, _inserted, _prioritised)
 
 
 def test_every_legal_move_happens_in_some_life(tmp_path, tasks, moves):

@@ -26,6 +26,7 @@ CALLS = [
     calls.commit(1, 1, 1, []),
     calls.discard(1, "nonfinite"),
     calls.insert(Task("t", "workshop", 0), [finished()], source="people"),
+    calls.update_priorities({"g": 1.0}),
     calls.set_version(0),
     calls.query(),
     calls.ledger(1),
