@@ -48,7 +48,7 @@ def insert(work: UnitOfWork, args: operations.Insert) -> Ids:
         _check_versions(work, where, [thought.record.version])
         _check_tokens(work, where, thought.record.token_ids.tolist())
     name = f"g{work.index.next_group:010d}"
-    made = GroupRow(name, args.task.task_id, 0, plan, state="trained")
+    made = GroupRow(name, args.task.task_id, 0, plan, state="trained", env=args.task.env)
     row = with_received(made, *received).with_changes(
         source=args.source, times={"trained": work.now}
     )

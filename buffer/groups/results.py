@@ -59,7 +59,7 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
     result = received.record
     if result.trajectory is None:
         raise RecordError(f"progress of slot {result.slot}: has no trajectory", field="trajectory")
-    if result.slot in row.resolved:
+    if result.slot in row.resolved_slots:
         return Amount(0)
     _check_put(work, row, args.actor, [received])
     work.txn.put("partial", part_key(row.group_id, result.slot), received.encoded)

@@ -60,8 +60,8 @@ MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("expired", "evicted"): ("evict",),
 }
 RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
-    "leased": ("no slot is resolved", lambda row: not row.resolved),
-    "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
+    "leased": ("no slot is resolved", lambda row: not row.resolved_slots),
+    "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved_slots) < row.slots),
     "complete": (
         "all slots are resolved, no step trained on it, and it was not inserted",
         lambda row: row.all_resolved and row.is_fresh,
@@ -101,12 +101,12 @@ def check_evict(row: GroupRow) -> None:
 
 
 def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    kept = () if before is None else before.resolved
-    if after.resolved == kept:
+    kept = () if before is None else before.resolved_slots
+    if after.resolved_slots == kept:
         return
-    new = after.resolved[len(kept) :]
+    new = after.resolved_slots[len(kept) :]
     still_open = set(range(after.slots)) - set(kept)
-    if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
+    if after.resolved_slots[: len(kept)] != kept or len(set(new) & still_open) < len(new):
         raise _illegal(after, by, "can resolve each slot of the plan once, and no other slot")
     done, failed = after.done, len(after.failures)
     if before is not None:

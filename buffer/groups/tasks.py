@@ -101,6 +101,7 @@ def new_group(
         state="leased",
         purpose=purpose,
         tag=tag,
+        env=task.env,
         times={"leased": work.now},
     )
     work.txn.add_tag(row)

@@ -91,7 +91,7 @@ class Prioritised(Sampler):
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         given = [row.contrast if row.priority is None else row.priority for row in candidates]
-        uses = np.array([len(row.steps) for row in candidates])
+        uses = np.array([row.uses for row in candidates])
         kept = np.maximum(0.0, 1.0 - self.config.decay * uses)
         weights = (np.array(given) * kept + FLOOR) ** self.config.alpha
         return _random(candidates, weights, count, source, self.config.beta)

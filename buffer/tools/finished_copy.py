@@ -101,7 +101,7 @@ class _Copy:
             group_id=group.group_id,
             task_index=index,
             plan=group.plan,
-            checksums=tuple(sums[slot] for slot in before.resolved),
+            checksums=tuple(sums[slot] for slot in before.resolved_slots),
             state="complete",
             cause="",
             replaced=False,

@@ -17,7 +17,7 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
     """Yields the facts of every group (buffer.tools.group_facts), in creation order."""
     with store.read() as txn:
         for row in txn.rows():
-            yield group_facts.facts(txn, row)
+            yield group_facts.facts(row)
 
 
 def group(store: Store, group_id: str) -> Group:

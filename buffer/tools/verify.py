@@ -50,7 +50,9 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
         yield f"{name}: {rule}"
     if not row.unfinished and txn.parts(name) != Parts():
         yield f"{name}: is {row.state}, but still has results of single slots or reflections"
-    still_open = {part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved}
+    still_open = {
+        part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved_slots
+    }
     if set(txn.partial_keys(name)) - still_open:
         yield f"{name}: has progress of a slot that is not open"
     if txn.evicted(name):
