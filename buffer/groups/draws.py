@@ -17,14 +17,18 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
 from buffer.sampling.timed_worker import Ask
+from buffer.storage import counts
 from buffer.storage.counts import under
 from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.facts import StoredAttempt
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
+from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
+MANY = 0.1
+"""Share of groups that die of age from which on the user is told."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 
@@ -352,12 +356,25 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     for row in work.index.drawable():
         if too_old(row, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
+            _warn_of_age(work)
         elif cause := refusal(work, row):
             expire_refused(work, row, cause, "draw")
     for row in work.index.replayable():
         stale = too_old(row, learner=version, limit=work.config.replay_limit)
         if stale or refusal(work, row):
             work.index.forget_replay(row)
+
+
+def _warn_of_age(work: UnitOfWork) -> None:
+    """Tells the user if groups that are trained again keep many new ones waiting for too long."""
+    sampler, share = work.config.sampler, counts.stale_share(work.index.counts)
+    if sampler.reuse > 1 and sampler.replay_share is None and share >= MANY:
+        notice_again(
+            "died of age",
+            f"{share:.0%} of the groups were too old before a step trained on them: with "
+            f"buffer.sampler.reuse={sampler.reuse} they compete with trained ones for every place; "
+            "set buffer.sampler.replay_share, or raise buffer.max_staleness",
+        )
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from buffer.groups.draw_deadlines import held_by
 from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.counts import slot_drops, under
+from buffer.storage.counts import slot_drops, stale_share, trained, under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from r3l.records import GROUP_STATES, Purpose
@@ -52,12 +52,13 @@ def collect(
         train=_states(index, "train"),
         eval=_states(index, "eval"),
         drops=dict(under(counts, "drop/group")),
+        stale_share=stale_share(counts),
         replaced=dict(under(counts, "replaced")),
         slot_drops=slot_drops(counts),
         partial_dropped=dict(under(counts, "partial_dropped")),
         algorithm_failed=dict(under(counts, "algorithm_failed")),
         **{name: counts[name] for name in COUNTED},
-        trained=_trained(counts),
+        trained=trained(counts),
         evicted=sum(under(counts, "evicted").values()),
         learner_version=progress.version,
         max_staleness=work.config.max_staleness,
@@ -74,12 +75,6 @@ def collect(
         drawn_by=held_by(index.draws),
         refused={name: count for name, count in errors.items() if count},
     )
-
-
-def _trained(counts: Counter[str]) -> int:
-    """Counts the groups that a step trained on. Leaves out inserted ones that wait for a step."""
-    waiting = counts["inserted/untrained"] + counts["inserted/evicted"]
-    return counts["group/train/trained"] + counts["evicted/train/trained"] - waiting
 
 
 def _states(index: Index, purpose: Purpose) -> dict[str, int]:

@@ -68,6 +68,20 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
     return Counter({k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)})
 
 
+def trained(counts: Mapping[str, int]) -> int:
+    """Counts the groups that a step trained on. Leaves out inserted ones that wait for a step."""
+    waiting = counts.get("inserted/untrained", 0) + counts.get("inserted/evicted", 0)
+    there = counts.get("group/train/trained", 0) + counts.get("evicted/train/trained", 0)
+    return there - waiting
+
+
+def stale_share(counts: Mapping[str, int]) -> float:
+    """Returns the share of the trained and expired groups that expired because they were too
+    old; 0 if there are none."""
+    ended = trained(counts) + sum(under(counts, "drop/group").values())
+    return counts.get("drop/group/stale", 0) / ended if ended else 0.0
+
+
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:
     """Counts failed slots. Also counts attempts of expired groups. The keys are "role/cause"."""
     drops = under(counts, "drop")

@@ -5,7 +5,7 @@ from typing import Any
 
 from buffer.client.calls import Draw
 from buffer.server import lookups
-from buffer.storage import result_checksums
+from buffer.storage import counts, result_checksums
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import Regrade, Status
 from buffer.tools import group_facts
@@ -57,6 +57,14 @@ def trained_draw(store: Store, step: int) -> Draw:
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"
         )
     return draw
+
+
+def died_of_age(store: Store) -> tuple[int, float]:
+    """Returns how many groups expired because they were too old, and their share of the trained and
+    expired ones, since the store was made."""
+    with store.read() as txn:
+        known = txn.counts()
+    return known["drop/group/stale"], counts.stale_share(known)
 
 
 def regrades(store: Store) -> tuple[Regrade, ...]:

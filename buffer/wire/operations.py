@@ -267,6 +267,7 @@ class BufferStats(Record):
     - `inserted`: groups that clients inserted; `trained` leaves out those that wait for a step
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
+    - `stale_share`: share of the trained and expired groups that expired as too old
     - `replaced`: those of them that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
@@ -285,6 +286,7 @@ class BufferStats(Record):
     train: dict[str, int] = msgspec.field(default_factory=dict)
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
+    stale_share: float = 0.0
     replaced: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
     partial_dropped: dict[str, int] = msgspec.field(default_factory=dict)

@@ -96,6 +96,7 @@ RECALL = (
 BUFFER = (
     *((state, "groups", f"now {state}") for state in GROUP_STATES),
     ("expired_<cause>", "groups", "expired, by cause"),
+    ("stale_share", "share", "trained and expired groups that expired as too old"),
     ("slots_<role>_<cause>", "slots", "failed, or expired with their group, by role and cause"),
     ("partial_dropped_<cause>", "attempts", "left by an actor, and not continued, by cause"),
     ("algorithm_failed_<method>", "calls", "that failed, of the algorithm's plan, admits, recalls"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -9,11 +10,12 @@ from buffer import BufferClient
 from buffer.groups import draws
 from buffer.groups.index import Index
 from buffer.sampling.samplers import FLOOR
+from buffer.server import stats
 from buffer.storage import counts
 from buffer.tools import commands
 from buffer.tools.verify import verify
 from buffer.wire.operations import DrawGroups
-from r3l import codec
+from r3l import codec, notices
 from r3l.errors import NotFound, RecordError
 from r3l.records import GroupPlan
 from r3l.run.settings.buffer import RetentionConfig
@@ -351,3 +353,35 @@ def test_a_priority_of_an_unknown_group_is_named_and_those_that_are_gone_are_lef
     desk.now += 1e6
     [gone, *_] = desk.evict(RetentionConfig(groups=0, grace_s=0.0))
     assert desk.update_priorities({gone: 1.0}) == 0
+
+
+def test_with_fifo_and_reuse_the_share_of_groups_that_died_of_age_is_said(
+    make_desk, tasks, capsys, monkeypatch
+):
+    monkeypatch.setattr(notices, "_said", {})
+    desk = make_desk(max_staleness=1, sampler={"name": "fifo", "reuse": 3, "replay_staleness": 9})
+    desk.add(tasks(9))
+    for _ in range(4):
+        desk.complete()
+    for step in (1, 2, 3):
+        _train(desk, step)  # the two groups that were leased first
+    assert {desk.row(f"g000000000{n}").cause for n in (3, 4)} == {"stale"}
+    assert "r3l-notice: 33% of the groups were too old before a step" in capsys.readouterr().err
+    collected = desk.do(lambda w: stats.collect(w, desk.store, stats.ActorReports(), Counter()))
+    assert (collected.stale_share, collected.drops) == (0.5, {"stale": 2})
+    desk.store.close()
+    commands.ls.callback(desk.folder, "", 50)
+    end = capsys.readouterr().err
+    assert end == "4 groups; 2 died of age, 50% of the trained and expired ones\n"
+
+
+def test_nothing_is_said_of_age_if_none_died_or_a_share_is_replayed(make_desk, tasks, capsys):
+    desk = make_desk(max_staleness=1, sampler={"reuse": 3, "replay_share": 0.5})
+    desk.add(tasks(9)), desk.complete(), desk.complete()
+    desk.store.close()
+    commands.ls.callback(desk.folder, "", 50)
+    assert capsys.readouterr().err == "2 groups\n"
+    desk.open()
+    desk.set_version(9)
+    assert desk.draw(2, version=9) is None
+    assert "r3l-notice" not in capsys.readouterr().err
