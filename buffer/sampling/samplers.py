@@ -44,8 +44,8 @@ class Sampler(ABC):
     """Chooses the groups of a batch. One instance lives as long as the service.
 
     An annotated class attribute is a setting: `temperature: float = 1.0` is
-    `buffer.sampler.temperature`. It is set before `__init__` is called. A subclass that remembers
-    anything from one pick to the next defines `state` and `restore`.
+    `buffer.sampler.own.temperature`. It is set before `__init__` is called. A subclass that
+    remembers anything from one pick to the next defines `state` and `restore`.
     """
 
     def __init__(self, config: SamplerConfig) -> None:
