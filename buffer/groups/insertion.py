@@ -54,7 +54,9 @@ def insert(work: UnitOfWork, args: operations.Insert) -> Ids:
     )
     if not row.done:
         raise RecordError("an inserted group needs at least one attempt", field="results")
-    if cause := refusal(work, row):
+    for tag in ("", INSERTED):
+        check_task(work, args.task, tag)
+    if cause := refusal(work, row):  # the last check: a group that is admitted is made
         raise Conflict(
             f"task {args.task.task_id!r:.80}: the run's algorithm refuses the group ({cause}), so "
             "it would never be drawn",
@@ -74,8 +76,7 @@ def insert(work: UnitOfWork, args: operations.Insert) -> Ids:
 
 def _task_index(work: UnitOfWork, task: Task) -> int:
     """Returns the task's place among those of inserted groups. Adds it if it is new."""
-    check_task(work, task, "")
-    index = check_task(work, task, INSERTED)
+    index = work.txn.task_index("train", INSERTED, task.task_id)
     if index is not None:
         return index
     total = work.index.tasks["train", INSERTED]
@@ -104,7 +105,8 @@ def _check_size(
     results: Sequence[Received[SlotResult]],
     thoughts: Sequence[Received[ReflectionRecord]],
 ) -> None:
-    size = sum(len(each.encoded) for each in (*results, *thoughts))
+    encoded = [each.encoded for each in results] + [each.encoded for each in thoughts]
+    size = sum(map(len, encoded))
     if size > GROUP_LIMIT:
         raise LimitExceeded(f"an inserted group has {size} bytes; limit {GROUP_LIMIT}")
     if len(thoughts) > operations.REFLECTIONS_LIMIT:

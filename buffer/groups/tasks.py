@@ -46,16 +46,14 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
     return Amount(total - known)
 
 
-def check_task(work: UnitOfWork, task: Task, tag: str) -> int | None:
-    """Returns the place of a training task in the list of `tag`, or None if it is not there. Raises
-    Conflict if the list has another task of this id."""
+def check_task(work: UnitOfWork, task: Task, tag: str) -> None:
+    """Raises Conflict if the list of training tasks of `tag` has another task of this id."""
     index = work.txn.task_index("train", tag, task.task_id)
     if index is not None and work.txn.task("train", tag, index) != task:
         raise Conflict(
             f"task {task.task_id!r:.80}: exists with another environment, seed or options, such as "
             "its prompt; give the new one another id"
         )
-    return index
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:

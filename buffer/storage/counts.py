@@ -34,7 +34,8 @@ def present(row: GroupRow) -> dict[str, int]:
 
 def lasting(row: GroupRow) -> Counter[str]:
     """Returns what a group adds to the counts permanently, even after its eviction."""
-    counts = Counter(f"drop/{failure}" for failure in row.failures)
+    own = () if row.source else row.failures  # those of an inserted group are not this run's
+    counts = Counter(f"drop/{failure}" for failure in own)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
     if row.state == "expired":

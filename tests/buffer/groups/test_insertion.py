@@ -10,8 +10,12 @@ from msgspec.structs import replace
 from buffer.groups import insertion
 from buffer.sampling import task_history
 from buffer.server import stats
+from buffer.storage import counts
 from buffer.storage.layout import INSERTED
+from buffer.storage.result_checksums import read
+from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
+from buffer.tools.finished_copy import copy_finished
 from buffer.tools.verify import verify
 from buffer.wire.messages import check_role
 from buffer.wire.operations import OPERATIONS
@@ -170,6 +174,7 @@ def test_slots_that_failed_retries_and_reflections_are_inserted_too(make):
     )
     row = desk.row(group)
     assert row.attempts == [(0, -1, 0.0), (1, 0, 1.0)] and row.failures == ("base/env",)
+    assert not counts.slot_drops(desk.index.counts)
     assert [name for name, _ in row.reflections] == ["reflect-0"] and verify(desk.store) == []
 
 
@@ -251,6 +256,27 @@ def test_a_group_that_the_algorithm_refuses_is_refused_with_its_cause(make):
         desk.insert(TASK, attempts(1.0, 1.0))
     assert refused.value.facts["cause"] == "no_contrast"
     desk.insert(TASK, attempts(0.0, 1.0))
+
+
+def test_training_offline_takes_it_as_any_finished_group(make, tmp_path):
+    desk = make()
+    desk.insert(TASK, attempts(0.0, 1.0))
+    desk.store.close()
+    copy_finished([desk.folder], tmp_path / "copy", contrast=True, on_group=lambda group: None)
+    with Store(tmp_path / "copy", read_only=True) as copy, copy.read() as txn:
+        assert verify(copy) == []
+        [row] = txn.rows()
+        assert (row.state, row.is_fresh, row.tag, "complete" in row.times) == (
+            "complete", True, "", True,
+        )  # fmt: skip
+        assert not any(t.has_logprobs for t in read(txn, row).trajectories)
+
+
+def test_a_refused_group_does_not_admit_the_next_one(make):
+    desk = make(complete=0, algorithm={"name": "dapo", "group_size": 2})
+    with pytest.raises(Conflict, match="exists with another"):
+        desk.insert(Task("t0", "workshop", 1), attempts(0.0, 1.0))
+    assert desk.row(desk.complete(rewards=(1.0, 1.0))).cause == "no_contrast"
 
 
 def test_a_full_store_and_a_group_that_is_too_large_are_refused(make, monkeypatch):
