@@ -52,6 +52,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
             f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
             f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
             f"{row['cause']}".rstrip()
+            + (f"  from {row['source']}" if row["source"] else "")
         )
     for each in regrades:
         echo(f"regraded from {each.store} by {each.env} {each.options}".rstrip(), err=True)

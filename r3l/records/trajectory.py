@@ -254,8 +254,11 @@ class Trajectory(Record):
         return self.extra.start if self.origin is None else max(self.pivot, self.extra.start)
 
     def versions_of(self, step: int) -> str:
-        """Returns the policy versions that sampled a step, as text: "v3" or "v3 to v5"."""
+        """Returns the policy versions that sampled a step, as text: "v3", "v3 to v5", or "v?" if no
+        policy of this run did."""
         oldest, newest = self.step_versions[step], self.step_newest_versions[step]
+        if newest < 0:
+            return "v?"
         return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property

@@ -15,6 +15,8 @@ from buffer.storage.layout import INSERTED
 from buffer.storage.result_checksums import read
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
+from buffer.tools import commands
+from buffer.tools.attempt_frame import frame
 from buffer.tools.finished_copy import copy_finished
 from buffer.tools.verify import verify
 from buffer.wire.messages import check_role
@@ -315,3 +317,18 @@ def test_only_a_learner_may_insert_and_a_repeated_request_inserts_once():
     with pytest.raises(NotAllowed):
         check_role(OPERATIONS["insert"], "client")
     assert OPERATIONS["insert"].keeps_reply
+
+
+def test_tables_and_lists_show_where_it_comes_from_and_no_age(make, capsys):
+    desk = make(complete=0)
+    desk.insert(TASK, attempts()), desk.insert(TASK, attempts())
+    desk.set_version(6)
+    desk.commit(desk.draw(2, version=6).draw_id, 7)
+    table = frame(desk.store)
+    assert set(table["step"]) == {7} and table["staleness"].isna().all()
+    desk.store.close()
+    commands.ls.callback(desk.folder, "source == 'people' and uses == 1", 50)
+    shown = capsys.readouterr().out
+    assert shown.count("elsewhere/outside  inserted  from people\n") == 2
+    commands.show.callback(desk.folder, "1")
+    assert "imported from people" in capsys.readouterr().out

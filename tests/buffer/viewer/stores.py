@@ -162,7 +162,7 @@ def _write_group(txn, number, task, made) -> None:
         task_id=f"door/{task:04}",
         task_index=task,
         plan=PLAN,
-        env="doors",
+        env=txn.task("train", "", task).env,
         state=made.state,
         actor="actor-0",
         resolved_slots=tuple(encoded),
