@@ -12,6 +12,7 @@ from buffer.sampling import samplers, task_samplers
 from buffer.server.service import Service, rules_of
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
+from buffer.tools.import_command import import_
 from buffer.viewer.view_command import view
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError
@@ -72,7 +73,7 @@ def keygen(folder: Path) -> None:
         echo(str(path))
 
 
-for command in (*tools.COMMANDS, view):
+for command in (*tools.COMMANDS, import_, view):
     main.add_command(command)
 
 

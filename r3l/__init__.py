@@ -30,6 +30,8 @@ PUBLIC = {
     "GroupPlan": "r3l.records",
     "Trajectory": "r3l.records",
     "Origin": "r3l.records",
+    "imported_attempt": "r3l.records.imported",
+    "imported_chat": "r3l.records.imported",
     "SUCCESS": "r3l.records",
     "Algorithm": "r3l.algorithms.algorithm",
     "RatioAlgorithm": "r3l.algorithms.shared.ratio_correction",

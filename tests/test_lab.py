@@ -33,6 +33,7 @@ GIVEN = {
         "--cell scienceworld --cell scienceworld-long --policies {new}",
     ],
     "lab.retries": ["reached workshop", "reached verifiers:NAME --ignore", "refused", "saved"],
+    "lab.sampler_study": ["run --out {new} --seed 3 learner.steps=2", "page {new}"],
     "lab.searches": [""],
 }
 """Arguments of every program, a dry run each. {new}: a path where nothing is."""

@@ -12,6 +12,7 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from buffer.storage.stored_rows import DrawRow, Status
 from buffer.storage.transaction import read_group
@@ -21,7 +22,17 @@ from buffer.wire.sockets import Frame
 from r3l import codec
 from r3l.algorithms.batch import Batch
 from r3l.errors import RecordError
-from r3l.records import Group, Recalled, Record, ReflectionRecord, SlotResult
+from r3l.records import (
+    Group,
+    Recalled,
+    Record,
+    ReflectionRecord,
+    SlotResult,
+    Task,
+    Trajectory,
+    done,
+)
+from r3l.records.imported import as_imported, reflection_as_imported
 
 Made = SlotResult | ReflectionRecord
 
@@ -98,8 +109,14 @@ def _groups(now: Sequence[Status], encoded: Sequence[Frame]) -> list[Group]:
     return [read_group(data, state) for data, state in zip(encoded, now, strict=True)]
 
 
-def _encoded(records: Sequence[Record]) -> tuple[msgspec.Raw, ...]:
-    return tuple(msgspec.Raw(codec.encode(record)) for record in records)
+def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
+    """Returns the results of attempts. Numbers them if they are several, all of slot 0."""
+    slots = [int(each.slot) for each in attempts]
+    results = [each if isinstance(each, SlotResult) else done(each) for each in attempts]
+    if len(slots) < 2 or any(slots):
+        return results
+    played = [each.trajectory for each in results if each.trajectory is not None]
+    return [done(replace(attempt, slot=slot)) for slot, attempt in enumerate(played)]
 
 
 def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
@@ -193,7 +210,13 @@ class Calls:
         slots = [each for each in several if isinstance(each, SlotResult)]
         thoughts = [each for each in several if isinstance(each, ReflectionRecord)]
         return Call(
-            operations.Put(group_id, actor, fingerprint, _encoded(slots), _encoded(thoughts))
+            operations.Put(
+                group_id,
+                actor,
+                fingerprint,
+                operations.encoded(slots),
+                operations.encoded(thoughts),
+            )
         )
 
     @operation
@@ -234,6 +257,34 @@ class Calls:
     release_draws = sends(operations.ReleaseDraws)
     commit = sends(operations.Commit)
     discard = sends(operations.Discard)
+
+    @operation
+    def insert(
+        self,
+        task: Task,
+        attempts: Sequence[Trajectory | SlotResult],
+        *,
+        source: str,
+        reflections: Sequence[ReflectionRecord] = (),
+        kind: str = "",
+        own: bool = False,
+    ) -> Call[str]:
+        """Inserts attempts at a task as one group, as material for replay. Returns the group's id.
+
+        `source`: where they come from. Attempts that are all of slot 0 are numbered. `own`: they
+        were sampled by policies of this run, and keep their versions; otherwise their versions
+        become -1. `kind`: that of the group's plan. Raises RecordError if an attempt cannot belong
+        to this run, Conflict if the task exists with another prompt or if the run's algorithm
+        refuses the group.
+        """
+        results = [as_imported(each, source, own=own) for each in _numbered(attempts)]
+        thoughts = [reflection_as_imported(each, own=own) for each in reflections]
+        request = operations.Insert(
+            task, operations.encoded(results), source, operations.encoded(thoughts), kind
+        )
+        return Call(request, lambda reply, _: str(reply.group_ids[0]))
+
+    update_priorities = sends(operations.UpdatePriorities)
     set_version = sends(operations.SetVersion)
     query = sends(operations.QueryGroups)
     ledger = sends(operations.GetLedger)

@@ -62,7 +62,7 @@ def with_received(
     versions = [row.oldest_version, *(attempt.oldest_version for attempt in attempts)]
     failed = [f"{r.role}/{r.cause}" for r in records if r.status == "failed"]
     return row.with_changes(
-        resolved=(*row.resolved, *(r.slot for r in records)),
+        resolved_slots=(*row.resolved_slots, *(r.slot for r in records)),
         of=(*row.of, *(r.of for r in records)),
         checksums=(*row.checksums, *(each.checksum for each in results)),
         failures=(*row.failures, *failed),

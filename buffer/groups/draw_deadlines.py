@@ -45,7 +45,7 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
         for row in map(work.row, drawn.groups):
             if row.state == "drawn" and row.draw_id == drawn.draw_id:
-                before: GroupState = "trained" if row.steps else "complete"
+                before: GroupState = "complete" if row.is_fresh else "trained"
                 work.save(row.with_changes(state=before, draw_id=0), by)
                 returned += 1
         work.save_draw(replace(drawn, outcome="expired" if by == "clock" else "released"))

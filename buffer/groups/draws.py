@@ -12,19 +12,23 @@ from buffer.groups.completion import (
     refusal,
 )
 from buffer.groups.leases import check_name
-from buffer.groups.staleness import is_stale
+from buffer.groups.staleness import too_old
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
 from buffer.sampling.timed_worker import Ask
+from buffer.storage import counts
 from buffer.storage.counts import under
 from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.facts import StoredAttempt
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
-from r3l.records import check_cause
+from r3l.notices import notice_again
+from r3l.records import LARGEST_REWARD, check_cause
 
+MANY = 0.1
+"""Share of groups that die of age from which on the user is told."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 
@@ -138,6 +142,35 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
     return Amount(len(groups))
 
 
+def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Amount:
+    """Sets the priorities of groups, for the sampler. Returns how many were set. Leaves out groups
+    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for a
+    number that cannot be a priority; then none is set."""
+    if len(args.priorities) > operations.GROUPS_LIMIT:
+        raise LimitExceeded(
+            f"{len(args.priorities)} priorities: at most {operations.GROUPS_LIMIT} in one request"
+        )
+    rows = list[tuple[GroupRow, float]]()
+    for group_id, priority in args.priorities.items():
+        if not 0 <= priority <= LARGEST_REWARD:  # NaN is not
+            raise RecordError(
+                f"priority {priority} of group {group_id!r:.80}: must be from 0 to "
+                f"{LARGEST_REWARD:g}",
+                field="priorities",
+            )
+        row = work.find(group_id)
+        if row is None and work.txn.evicted(group_id):
+            continue
+        row = row or work.row(group_id)
+        if row.purpose != "train":
+            raise NotFound(f"group {group_id} is of an evaluation, which no sampler picks")
+        if row.state != "expired":
+            rows.append((row, priority))
+    for row, priority in rows:
+        work.save(row.with_changes(priority=priority), "update_priorities")
+    return Amount(len(rows))
+
+
 def _find(work: UnitOfWork, draw_id: int) -> DrawRow:
     drawn = work.txn.draw(draw_id)
     if drawn is None:
@@ -246,7 +279,7 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
         step=-1,
         replaced=_take_replaced(work, _given_back(work, args)),
         recalled=_recalled(work, groups, args.version) if is_new else chosen.recalled,
-        replayed=tuple(row.group_id for row in groups if row.steps),
+        replayed=tuple(row.group_id for row in groups if not row.is_fresh),
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -257,17 +290,21 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
     """Lets the sampler pick from the groups in `ready`. Returns [] if there are too few groups."""
     # Seeded by version, since the draw's number differs after a learner was killed.
-    sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
+    source = samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count)
     if again is None:
-        enough = len(ready) >= args.count
-        return samplers.pick(sampler, ready, args.count, source) if enough else []
-    fresh = [row for row in ready if not row.steps]
-    if len(fresh) < args.count - again:
+        parts = [(ready, args.count)]
+    else:
+        fresh = [row for row in ready if row.is_fresh]
+        trained = [row for row in ready if not row.is_fresh]
+        trained.sort(key=lambda row: (row.steps[-1] if row.steps else -1, row.group_id))
+        parts = [(fresh, args.count - again), (trained, again)]
+    if any(len(rows) < count for rows, count in parts):
         return []
-    picks = samplers.pick(sampler, fresh, args.count - again, source)
-    trained = [row for row in ready if row.steps]
-    return picks + samplers.Uniform(sampler).pick(trained, again, source)
+    picks = [p for rows, count in parts if count for p in work.sampler.pick(rows, count, source)]
+    if (state := work.sampler.saved()) is not None:
+        work.txn.put_sampler_state(state)
+    return picks
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
@@ -317,14 +354,27 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     expires them. If they are trained, only stops drawing them."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
-        if is_stale(row.oldest_version, learner=version, limit=limit):
+        if too_old(row, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
+            _warn_of_age(work)
         elif cause := refusal(work, row):
             expire_refused(work, row, cause, "draw")
     for row in work.index.replayable():
-        stale = is_stale(row.oldest_version, learner=version, limit=work.config.replay_limit)
+        stale = too_old(row, learner=version, limit=work.config.replay_limit)
         if stale or refusal(work, row):
             work.index.forget_replay(row)
+
+
+def _warn_of_age(work: UnitOfWork) -> None:
+    """Tells the user if groups that are trained again keep many new ones waiting for too long."""
+    sampler, share = work.config.sampler, counts.stale_share(work.index.counts)
+    if sampler.reuse > 1 and sampler.replay_share is None and share >= MANY:
+        notice_again(
+            "died of age",
+            f"{share:.0%} of the groups were too old before a step trained on them: with "
+            f"buffer.sampler.reuse={sampler.reuse} they compete with trained ones for every place; "
+            "set buffer.sampler.replay_share, or raise buffer.max_staleness",
+        )
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:

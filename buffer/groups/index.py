@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Self
 
 from buffer.storage.counts import under
+from buffer.storage.layout import INSERTED
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import DrawRow, GroupRow, RunPosition
 from r3l.records import Purpose
@@ -19,7 +20,8 @@ class Index:
     was released, expired or rewound since the index was loaded, by consumer and version.
     `last_seen`: wall-clock second of the last request about draws, by consumer. `tasks`: number of
     tasks, by purpose and tag. `counts`: see buffer.storage.counts. `admitted`: groups that the
-    algorithm admitted since the index was loaded, as long as they may be drawn.
+    algorithm admitted since the index was loaded, as long as they may be drawn. `sampler_restored`:
+    whether the sampler has the state that the store has.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -34,6 +36,7 @@ class Index:
         self.counts: Counter[str] = Counter()
         self.admitted: set[str] = set()
         self.progress = RunPosition()
+        self.sampler_restored = False
         self.next_group = 1
         self.next_draw = 1
         self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}
@@ -58,6 +61,8 @@ class Index:
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             newest = next(txn.keys("draw", backwards=True), b"")
             index.next_draw = int.from_bytes(newest, "big") + 1
+            for row in txn.listed("train", INSERTED, "trained"):
+                index.put(row)
             if config.sampler.reuse > 1:
                 # Groups of steps that made earlier versions are too old to be drawn again.
                 for step in txn.steps_after(index.progress.version - config.replay_limit):
@@ -102,13 +107,14 @@ class Index:
         return sorted(self._complete.values(), key=lambda row: row.group_id)
 
     def replayable(self) -> list[GroupRow]:
-        """Returns the trained groups that may be drawn again, now or after a cooldown."""
+        """Returns the trained and inserted groups that may be drawn, now or after a cooldown."""
         return list(self._replayable.values())
 
     def replays(self) -> list[GroupRow]:
-        """Returns the trained groups that may be drawn again now."""
+        """Returns the trained and inserted groups that may be drawn now."""
         since = self.progress.version - self.sampler.cooldown
-        return [row for row in self._replayable.values() if row.steps[-1] <= since]
+        rows = self._replayable.values()
+        return [row for row in rows if not row.steps or row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
         """Returns how many trained groups are drawn again in a batch of `count` groups, or None if

@@ -49,7 +49,7 @@ def _rewind(work: UnitOfWork, drawn: DrawRow) -> Iterator[str]:
         yield group_id
         steps = tuple(step for step in row.steps if step != drawn.step)
         state = row.state
-        if state == "trained" and not steps:  # an expired group stays expired
+        if state == "trained" and not steps and not row.source:  # an expired group stays expired
             state = "complete"
         draw_id = 0 if row.draw_id == drawn.draw_id else row.draw_id
         work.save(row.with_changes(state=state, steps=steps, draw_id=draw_id), "set_version")

@@ -1,20 +1,25 @@
 """Accepts results of slots, and reflections. Keeps the progress of open slots for the next actor
 that leases the group."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from buffer.groups.completion import finish, with_received
 from buffer.groups.learner_version import check_version
-from buffer.groups.received import R, Received, read_reflection, read_result
+from buffer.groups.received import (
+    K,
+    R,
+    Received,
+    read_distinct,
+    read_reflection,
+    read_result,
+)
 from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.layout import part_key
 from buffer.storage.stored_rows import GroupRow
-from buffer.storage.transaction import Encoded, Parts
+from buffer.storage.transaction import Parts
 from buffer.wire import operations
 from buffer.wire.operations import Amount, PutAck
 from r3l import codec
@@ -22,9 +27,7 @@ from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreErr
 from r3l.records import TASK_LIMIT, ReflectionRecord, SlotResult
 from r3l.weights.manifest import fingerprints_agree
 
-K = TypeVar("K", int, str)
-
-_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of what a group and a lease hold
+GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of what a group and a lease hold
 _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave room for failures
 
 
@@ -34,8 +37,8 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     if not args.results and not args.reflections:
         raise RecordError("a put has neither a result nor a reflection", field="results")
     row = _row(work, args.group_id)
-    results = _read(args.results, read_result, lambda result: result.slot)
-    reflections = _read(args.reflections, read_reflection, lambda thought: thought.name)
+    results = read_distinct(args.results, read_result, lambda result: result.slot)
+    reflections = read_distinct(args.reflections, read_reflection, lambda thought: thought.name)
     kept, named = result_checksums.by_slot(row), dict(row.reflections)
     new = [received for slot, received in results.items() if slot not in kept]
     thoughts = [received for name, received in reflections.items() if name not in named]
@@ -56,7 +59,7 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
     result = received.record
     if result.trajectory is None:
         raise RecordError(f"progress of slot {result.slot}: has no trajectory", field="trajectory")
-    if result.slot in row.resolved:
+    if result.slot in row.resolved_slots:
         return Amount(0)
     _check_put(work, row, args.actor, [received])
     work.txn.put("partial", part_key(row.group_id, result.slot), received.encoded)
@@ -84,17 +87,6 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
             room -= len(data)
             found.append(result)
     return tuple(found)
-
-
-def _read(
-    encoded: Sequence[msgspec.Raw], read: Callable[[Encoded], Received[R]], key: Callable[[R], K]
-) -> dict[K, Received[R]]:
-    """Reads what a put has, by slot or name. Raises RecordError if one of them occurs twice."""
-    received = [read(memoryview(each)) for each in encoded]
-    found = {key(each.record): each for each in received}
-    if len(found) < len(received):
-        raise RecordError("a put has two results for one slot, or two reflections of one name")
-    return found
 
 
 def _row(work: UnitOfWork, group_id: str) -> GroupRow:
@@ -152,7 +144,7 @@ def _check_put(
 def _limit(row: GroupRow) -> int:
     """Returns the largest size of a group's results and reflections, in bytes. A lease has them and
     the stored attempts of the group's plan in one message."""
-    return _GROUP_LIMIT - (operations.HANDED_BYTES if row.plan.handed else 0)
+    return GROUP_LIMIT - (operations.HANDED_BYTES if row.plan.handed else 0)
 
 
 def _check_same(

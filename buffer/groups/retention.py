@@ -32,13 +32,17 @@ def _due(work: UnitOfWork, limits: RetentionConfig) -> Iterator[GroupRow]:
         if now - row.times[row.state] < limits.grace_s:
             continue
         behind = version - row.oldest_version if row.oldest_version >= 0 else float("inf")
+        if row.source:  # it has no age in versions
+            behind = 0
         measured = (
             (groups, limits.groups),
             (nbytes / GIB, limits.gib),
-            ((now - row.times["leased"]) / HOUR_S, limits.hours),
+            ((now - min(row.times.values())) / HOUR_S, limits.hours),
             (behind, limits.versions),
         )
         if not any(limit is not None and value > limit for value, limit in measured):
+            if row.source:  # those after it may be too old in versions
+                continue
             return
         groups, nbytes = groups - 1, nbytes - row.nbytes
         yield row

@@ -12,7 +12,7 @@ in the next batch, which is drawn at learner version V + I // B at most. The gro
 was sampled by version v or newer. So its staleness is at most V + I // B − v ≤ η. If later groups
 are drawn earlier, staleness can exceed η. Therefore each draw also expires groups that are too old
 (`is_stale`). A group that another consumer drew is not ahead, because the learner does not train on
-it. If the consumer returns it, the next draw checks its age.
+it. If the consumer returns it, the next draw checks its age. An inserted group has no age.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only if I // B > η, that
 is I ≥ B(η + 1) ≥ B. Then at least B groups are ahead, and each of them progresses. An actor
@@ -24,10 +24,17 @@ I leaves out groups without a holder, which could block their own takeover forev
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """
 
+from buffer.storage.stored_rows import GroupRow
+
 
 def may_start(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if an actor at version `actor` may start a group under the staleness bound η."""
     return learner + ahead // per_step - actor <= max_staleness
+
+
+def too_old(row: GroupRow, *, learner: int, limit: int) -> bool:
+    """True if a group is stale. An inserted group never is."""
+    return not row.source and is_stale(row.oldest_version, learner=learner, limit=limit)
 
 
 def is_stale(oldest: int, *, learner: int, limit: int) -> bool:

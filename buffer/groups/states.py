@@ -7,9 +7,12 @@
                                                 ├────────────────┘           │
                                                 └────────────────────────────┘ set_version
 
+An inserted group (buffer.groups.insertion) is `trained` from its first moment on, and again when
+its draw is returned or its step is taken back.
+
 A trigger is an operation of the buffer, or `clock` when a deadline passes. A move from a state to
-itself changes only the group's lease, slots, reflections or steps. When an expired draw is
-committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
+itself changes only the group's lease, slots, reflections, steps or priority. When an expired draw
+is committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
 are evicted.
 
 A slot is open until a put resolves it. A resolved slot never changes. UnitOfWork checks every move
@@ -25,28 +28,30 @@ from r3l.records import GroupState
 
 Trigger = Literal[
     "lease", "renew", "release", "put", "clock", "draw", "commit", "release_draws", "discard",
-    "set_version", "evict",
+    "set_version", "evict", "insert", "update_priorities",
 ]  # fmt: skip
 State = GroupState | Literal["new", "evicted"]
 
 MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("new", "leased"): ("lease",),
-    ("leased", "leased"): ("lease", "renew", "release", "clock", "put"),
+    ("new", "trained"): ("insert",),
+    ("leased", "leased"): ("lease", "renew", "release", "clock", "put", "update_priorities"),
     ("leased", "filling"): ("put",),
     ("leased", "complete"): ("put",),
     ("leased", "expired"): ("put",),
-    ("filling", "filling"): ("lease", "renew", "release", "clock", "put"),
+    ("filling", "filling"): ("lease", "renew", "release", "clock", "put", "update_priorities"),
     ("filling", "complete"): ("put",),
     ("filling", "expired"): ("put", "clock"),
+    ("complete", "complete"): ("update_priorities",),
     ("complete", "drawn"): ("draw",),
     ("complete", "trained"): ("commit",),
     ("complete", "expired"): ("draw", "discard"),
     ("complete", "evicted"): ("evict",),
-    ("drawn", "drawn"): ("set_version",),
+    ("drawn", "drawn"): ("set_version", "update_priorities"),
     ("drawn", "complete"): ("release_draws", "clock"),
     ("drawn", "trained"): ("release_draws", "clock", "commit"),
     ("drawn", "expired"): ("discard",),
-    ("trained", "trained"): ("commit", "set_version"),
+    ("trained", "trained"): ("commit", "set_version", "update_priorities"),
     ("trained", "complete"): ("set_version",),
     ("trained", "drawn"): ("draw",),
     ("trained", "expired"): ("discard",),
@@ -55,19 +60,19 @@ MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("expired", "evicted"): ("evict",),
 }
 RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
-    "leased": ("no slot is resolved", lambda row: not row.resolved),
-    "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
+    "leased": ("no slot is resolved", lambda row: not row.resolved_slots),
+    "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved_slots) < row.slots),
     "complete": (
-        "all slots are resolved and no step trained on it",
-        lambda row: row.all_resolved and not row.steps,
+        "all slots are resolved, no step trained on it, and it was not inserted",
+        lambda row: row.all_resolved and row.is_fresh,
     ),
     "drawn": (
         "it is a whole training group",
         lambda row: row.all_resolved and row.purpose == "train",
     ),
     "trained": (
-        "all slots are resolved and a step trained on it",
-        lambda row: row.all_resolved and bool(row.steps),
+        "all slots are resolved, and a step trained on it or it was inserted",
+        lambda row: row.all_resolved and not row.is_fresh,
     ),
     "expired": ("it has a cause", lambda row: bool(row.cause)),
 }
@@ -96,17 +101,17 @@ def check_evict(row: GroupRow) -> None:
 
 
 def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    kept = () if before is None else before.resolved
-    if after.resolved == kept:
+    kept = () if before is None else before.resolved_slots
+    if after.resolved_slots == kept:
         return
-    new = after.resolved[len(kept) :]
+    new = after.resolved_slots[len(kept) :]
     still_open = set(range(after.slots)) - set(kept)
-    if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
+    if after.resolved_slots[: len(kept)] != kept or len(set(new) & still_open) < len(new):
         raise _illegal(after, by, "can resolve each slot of the plan once, and no other slot")
     done, failed = after.done, len(after.failures)
     if before is not None:
         done, failed = done - before.done, failed - len(before.failures)
-    if by != "put" or min(done, failed, len(new) - done - failed) < 0:
+    if by not in ("put", "insert") or min(done, failed, len(new) - done - failed) < 0:
         why = f"cannot resolve {len(new)} slots, {done} done and {failed} failed"
         raise _illegal(after, by, why)
 

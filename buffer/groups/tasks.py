@@ -7,15 +7,15 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history, task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.sampling.timed_worker import Ask
-from buffer.storage.layout import task_id_key
+from buffer.storage.layout import INSERTED, task_id_key
 from buffer.storage.stored_rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.algorithms.facts import LeaseFacts, StoredAttempt
 from r3l.algorithms.rehearsal import rules
-from r3l.errors import LimitExceeded, RecordError
-from r3l.records import GroupPlan, Purpose, Recalled
+from r3l.errors import Conflict, LimitExceeded, RecordError
+from r3l.records import GroupPlan, Purpose, Recalled, Task
 from r3l.settings import user_class
 
 PLAN = 1  # place of the plan's random numbers among those of a group
@@ -29,6 +29,9 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
         )
     for task in args.tasks:
         task_id_key(args.purpose, args.tag, task.task_id)
+    if args.purpose == "train" and work.index.tasks["train", INSERTED]:
+        for task in args.tasks:
+            check_task(work, task, INSERTED)
     known = work.index.tasks[args.purpose, args.tag]
     total = known
     for task in args.tasks:
@@ -41,6 +44,16 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
     elif progress.position == 0:  # an epoch in progress keeps its tasks; new ones join the next
         work.update_progress(size=total)
     return Amount(total - known)
+
+
+def check_task(work: UnitOfWork, task: Task, tag: str) -> None:
+    """Raises Conflict if the list of training tasks of `tag` has another task of this id."""
+    index = work.txn.task_index("train", tag, task.task_id)
+    if index is not None and work.txn.task("train", tag, index) != task:
+        raise Conflict(
+            f"task {task.task_id!r:.80}: exists with another environment, seed or options, such as "
+            "its prompt; give the new one another id"
+        )
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
@@ -59,7 +72,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan | None) -> GroupRow:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
 
     def history(place: int) -> Iterator[GroupRow]:
-        return work.txn.finished(work.txn.task("train", "", place).task_id)
+        found = work.txn.finished(work.txn.task("train", "", place).task_id)
+        return (row for row in found if not row.source)
 
     sampler = work.config.tasks
     with user_class.errors_named(f"buffer.tasks {sampler.name}: next"):
@@ -85,6 +99,7 @@ def new_group(
         state="leased",
         purpose=purpose,
         tag=tag,
+        env=task.env,
         times={"leased": work.now},
     )
     work.txn.add_tag(row)

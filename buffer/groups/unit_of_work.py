@@ -11,11 +11,13 @@ from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
+from buffer.sampling.live_sampler import LiveSampler
 from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
 from buffer.storage.stored_rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
 from r3l.algorithms.algorithm import Algorithm
+from r3l.models.vocabulary import vocabulary
 from r3l.records import GroupState
 from r3l.run.settings.buffer import BufferConfig
 
@@ -24,12 +26,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step."""
+    """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step.
+    `model`: the setting of this name."""
 
     buffer: BufferConfig
     groups_per_step: int
     seed: int
     algorithm: Algorithm
+    model: str = ""
+
+    @cached_property
+    def sampler(self) -> LiveSampler:
+        return LiveSampler(self.buffer.sampler)
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the run's model knows, or None if its folder is not here."""
+        return vocabulary(self.model)
 
     @cached_property
     def calls(self) -> AlgorithmCalls:
@@ -46,8 +59,22 @@ class UnitOfWork:
         self.groups_per_step = rules.groups_per_step
         self.seed = rules.seed
         self.algorithm, self.calls = rules.algorithm, rules.calls
+        self._rules = rules
         self._progressed = False
         self._counted: set[str] = set()
+
+    @property
+    def sampler(self) -> LiveSampler:
+        """The run's sampler, in the state that the store has."""
+        if not self.index.sampler_restored:
+            self._rules.sampler.restore(self.txn.sampler_state())
+            self.index.sampler_restored = True
+        return self._rules.sampler
+
+    @property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the run's model knows (Rules.vocabulary)."""
+        return self._rules.vocabulary
 
     def find(self, group_id: str) -> GroupRow | None:
         """Returns the row of a live or closed group, or None if it was evicted or never made."""

@@ -2,20 +2,26 @@
 
 A sampler gets the rows of the groups that may be drawn now (buffer.storage.stored_rows), in lease
 order. It returns exactly `count` of the groups. The same seed, version and candidates give the same
-batch.
+batch, unless the sampler keeps state (buffer.sampling.live_sampler).
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, get_origin
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError, create_model
 
 from buffer.storage.stored_rows import GroupRow
 from r3l.algorithms.facts import RandomSource
+from r3l.errors import UserError
 from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import user_class
+from r3l.settings.error_text import one_line
+from r3l.settings.section import Section
 
 FLOOR = 0.01  # priority of a group without contrast, so that it can be drawn before it is stale
 
@@ -35,14 +41,31 @@ class Pick:
 
 
 class Sampler(ABC):
-    """Chooses the groups of a batch."""
+    """Chooses the groups of a batch. One instance lives as long as the service.
+
+    An annotated class attribute is a setting: `temperature: float = 1.0` is
+    `buffer.sampler.own.temperature`. It is set before `__init__` is called. A subclass that
+    remembers anything from one pick to the next defines `state` and `restore`.
+    """
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
 
     @abstractmethod
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        """Picks `count` different candidates."""
+        """Picks `count` different candidates.
+
+        Called for every batch; with `replay_share` or `replay_no_contrast` once for its new groups,
+        and once for those that are trained again, in the order in which they were trained last.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the sampler remembers, as plain values. The service stores it with every
+        draw."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to take
+        """Takes back what `state` returned before the service ended."""
 
 
 class Fifo(Sampler):
@@ -60,16 +83,17 @@ class Uniform(Sampler):
 
 
 class Prioritised(Sampler):
-    """Picks groups with P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
+    """Picks groups with P ∝ (p · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
 
-    contrast: largest minus smallest reward; u: number of steps that trained on the group.
+    p: the priority that a consumer gave the group, by default its contrast, the largest minus the
+    smallest reward; u: number of steps that trained on the group.
     """
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        contrast = np.array([row.contrast for row in candidates])
-        uses = np.array([len(row.steps) for row in candidates])
+        given = [row.contrast if row.priority is None else row.priority for row in candidates]
+        uses = np.array([row.uses for row in candidates])
         kept = np.maximum(0.0, 1.0 - self.config.decay * uses)
-        weights = (contrast * kept + FLOOR) ** self.config.alpha
+        weights = (np.array(given) * kept + FLOOR) ** self.config.alpha
         return _random(candidates, weights, count, source, self.config.beta)
 
 
@@ -78,20 +102,38 @@ SAMPLERS: dict[str, type[Sampler]] = {"fifo": Fifo, "uniform": Uniform, "priorit
 
 def make(config: SamplerConfig) -> Sampler:
     """Makes the configured sampler, built in or the user's own (`path/to/file.py:Class`). Raises
-    UserError if it is unknown."""
-    return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
+    UserError if it is unknown, or if its settings are not those of its class."""
+    kind = user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)
+    with user_class.errors_named(f"buffer.sampler {config.name}: making it"):
+        settings = own_settings(kind, config.own)
+        sampler = kind.__new__(kind)
+        for name, value in settings.items():
+            setattr(sampler, name, value)
+        sampler.__init__(config)  # type: ignore[misc]
+    return sampler
 
 
-def pick(
-    config: SamplerConfig, candidates: Sequence[GroupRow], count: int, source: RandomSource
-) -> list[Pick]:
-    """Lets the configured sampler pick. Raises UserError if the sampler fails or does not return
-    `count` picks of different groups."""
-    with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
-        picks = make(config).pick(candidates, count, source)
-        if len({pick.row.group_id for pick in picks}) != count or count != len(picks):
-            raise ValueError(f"the sampler must return {count} picks, each of a different group")
-        return picks
+def own_settings(kind: type[Sampler], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the value of each setting that a class declares. Raises UserError."""
+    fields: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(Sampler)]):
+        for name, hint in inspect.get_annotations(base, eval_str=True).items():
+            if name.startswith("_") or ClassVar in (hint, get_origin(hint)):
+                continue
+            if name in SamplerConfig.model_fields or hasattr(Sampler, name) or name == "config":
+                raise UserError(
+                    f"buffer.sampler: {kind.__name__}.{name} has the name of something that every "
+                    "sampler has (self.config has the settings of all samplers); rename it"
+                )
+            fields[name] = (hint, getattr(kind, name, ...))
+    section = create_model(kind.__name__, __base__=Section, **fields)
+    buffer = create_model("Buffer", sampler=(section, ...))
+    root = create_model("Settings", buffer=(buffer, ...))
+    try:
+        checked: Any = root.model_validate({"buffer": {"sampler": dict(given)}})
+    except ValidationError as error:
+        raise UserError(one_line(root, error)) from None
+    return {name: getattr(checked.buffer.sampler, name) for name in fields}
 
 
 def random_source(seed: int, *place: int) -> RandomSource:

@@ -72,4 +72,5 @@ def read(txn: Txn, into: str, group_id: str, slot: int) -> Recalled | None:
 
 
 def _is_history(txn: Txn, row: GroupRow, waiting: bool) -> bool:
-    return (row.closed or waiting) and usable(row) and txn.record_is_sound(row)
+    is_own = not row.source  # inserted groups are replayed, not recalled
+    return is_own and (row.closed or waiting) and usable(row) and txn.record_is_sound(row)

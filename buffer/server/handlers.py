@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from buffer.groups import draws, learner_version, leases, lookups, results, tasks
+from buffer.groups import draws, insertion, learner_version, leases, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.server import idempotency, stats
+from buffer.server import idempotency, lookups, stats
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow, Status
 from buffer.storage.transaction import Txn
@@ -56,6 +56,8 @@ class WriteHandlers:
             "release_draws": _needs_only_arguments(draws.release_draws),
             "commit": _needs_only_arguments(draws.commit),
             "discard": _needs_only_arguments(draws.discard),
+            "insert": _needs_only_arguments(insertion.insert),
+            "update_priorities": _needs_only_arguments(draws.update_priorities),
             "set_version": _needs_only_arguments(learner_version.set_version),
             "stats": self._stats,
         }

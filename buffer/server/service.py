@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 
 def rules_of(config: RunConfig) -> Rules:
     """Returns what the service needs of a run's settings."""
-    return Rules(config.buffer, config.learner.groups_per_step, config.seed, config.algorithm)
+    return Rules(
+        config.buffer, config.learner.groups_per_step, config.seed, config.algorithm, config.model
+    )
 
 
 class Service:

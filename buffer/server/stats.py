@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from buffer.groups.draw_deadlines import held_by
 from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.counts import slot_drops, under
+from buffer.storage.counts import slot_drops, stale_share, trained, under
 from buffer.storage.store import Store
 from buffer.wire.operations import NAME_LIMIT, BufferStats
 from r3l.errors import RecordError
@@ -17,7 +17,7 @@ from r3l.records import GROUP_STATES, Purpose
 ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
 METRICS_LIMIT = 256  # of one actor
 COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_expired",
-           "fingerprint_conflicts", "rewound", "rewound_evicted", "made")  # fmt: skip
+           "fingerprint_conflicts", "rewound", "rewound_evicted", "made", "inserted")  # fmt: skip
 
 
 class ActorReports:
@@ -68,12 +68,13 @@ def collect(
         train=_states(index, "train"),
         eval=_states(index, "eval"),
         drops=dict(under(counts, "drop/group")),
+        stale_share=stale_share(counts),
         replaced=dict(under(counts, "replaced")),
         slot_drops=slot_drops(counts),
         partial_dropped=dict(under(counts, "partial_dropped")),
         algorithm_failed=dict(under(counts, "algorithm_failed")),
         **{name: counts[name] for name in COUNTED},
-        trained=counts["group/train/trained"] + counts["evicted/train/trained"],
+        trained=trained(counts),
         evicted=sum(under(counts, "evicted").values()),
         learner_version=progress.version,
         max_staleness=work.config.max_staleness,

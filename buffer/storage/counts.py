@@ -11,6 +11,8 @@
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups
     partial_dropped/CAUSE  partial attempts that no actor can continue
     algorithm_failed/NAME  failed calls of the algorithm's method NAME
+    inserted/untrained     inserted groups in the store that wait for their first step
+    inserted/evicted       those that were evicted before their first step
     puts, draws, leases …  what the operations count
 
 A count changes in the same transaction as what it counts. So `made` is always the sum of all
@@ -25,12 +27,15 @@ from buffer.storage.stored_rows import GroupRow
 
 def present(row: GroupRow) -> dict[str, int]:
     """Returns what a group contributes to the counts while it is in the store."""
-    return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
+    own = {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
+    waits = row.source and row.state == "trained" and not row.steps
+    return own | ({"inserted/untrained": 1} if waits else {})
 
 
 def lasting(row: GroupRow) -> Counter[str]:
     """Returns what a group adds to the counts permanently, even after its eviction."""
-    counts = Counter(f"drop/{failure}" for failure in row.failures)
+    own = () if row.source else row.failures  # those of an inserted group are not this run's
+    counts = Counter(f"drop/{failure}" for failure in own)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
     if row.state == "expired":
@@ -54,13 +59,28 @@ def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
 def evicted(row: GroupRow) -> dict[str, int]:
     """Returns how each count changes when a group is evicted."""
     gone = {name: -amount for name, amount in present(row).items()}
-    return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
+    lost = {"inserted/evicted": 1} if "inserted/untrained" in gone else {}
+    return gone | lost | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
     """Returns the counts named KIND/…, keyed by what follows the slash."""
     prefix = kind + "/"
     return Counter({k.removeprefix(prefix): n for k, n in counts.items() if k.startswith(prefix)})
+
+
+def trained(counts: Mapping[str, int]) -> int:
+    """Counts the groups that a step trained on. Leaves out inserted ones that wait for a step."""
+    waiting = counts.get("inserted/untrained", 0) + counts.get("inserted/evicted", 0)
+    there = counts.get("group/train/trained", 0) + counts.get("evicted/train/trained", 0)
+    return there - waiting
+
+
+def stale_share(counts: Mapping[str, int]) -> float:
+    """Returns the share of the trained and expired groups that expired because they were too
+    old; 0 if there are none."""
+    ended = trained(counts) + sum(under(counts, "drop/group").values())
+    return counts.get("drop/group/stale", 0) / ended if ended else 0.0
 
 
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The tables of a store: their names, their keys and the schema version.
 
-    sys        name -> value                     schema, progress, replies, regraded
+    sys        name -> value                     schema, progress, replies, regraded, sampler
     count      name -> number                    every count, see buffer.storage.counts
     task       purpose\\0 tag\\0 index -> Task   in registration order
     task_id    purpose\\0 tag\\0 id -> index     makes registration idempotent
@@ -27,9 +27,10 @@ TABLES = tuple(
     "sys count task task_id state live tomb part partial reflection group history tag draw "
     "ledger".split()
 )
-SCHEMA = 10  # version of the tables; that of the records is codec.SCHEMA
-LAST_READERS = {9: "4b0a081a"}
+SCHEMA = 11  # version of the tables; that of the records is codec.SCHEMA
+LAST_READERS = {9: "4b0a081a", 10: "c4203ed8"}
 """The last commit of r3l that reads a store of an earlier schema."""
+INSERTED = "inserted"  # tag of inserted groups and of their tasks (buffer.groups.insertion)
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 

@@ -19,7 +19,7 @@ def checksum(encoded: bytes | memoryview, kind: type[Record] = SlotResult) -> in
 
 
 def by_slot(row: GroupRow) -> dict[int, int]:
-    return dict(zip(row.resolved, row.checksums, strict=True))
+    return dict(zip(row.resolved_slots, row.checksums, strict=True))
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
@@ -38,7 +38,7 @@ def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
     """Yields each difference between a group's record and its row. `data`: the encoded record."""
     if codec.encode(replace(group, results=(), reflections=())) != codec.encode(txn.head(row)):
         yield "task, plan or actor differ between its record and its row"
-    resolved = dict(zip(row.resolved, row.of, strict=True))
+    resolved = dict(zip(row.resolved_slots, row.of, strict=True))
     if {result.slot: result.of for result in group.results} != resolved:
         yield "the resolved slots differ between its record and its row"
     named = dict(row.reflections)

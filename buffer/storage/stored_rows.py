@@ -26,15 +26,19 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
     `deadline`: wall-clock second at which the lease is overdue. `lease_expired`: the lease was
-    overdue, or its actor was silent. `rid`: id of the lease request. `resolved`: slots in the order
-    of their results. `of`: for each of them the slot that it retries, or -1. `checksums`: one for
-    each resolved slot. `played`: slots with a trajectory. `rewards`: one for each played slot.
+    overdue, or its actor was silent. `rid`: id of the lease request. `resolved_slots`: slots in the
+    order of their results. `of`: for each of them the slot that it retries, or -1. `checksums`: one
+    for each resolved slot. `played`: slots with a trajectory. `rewards`: one for each played slot.
     `failures`: "role/cause" of each failed slot. `reflections`: (name, checksum) of each accepted
     one. `oldest_version`: oldest policy version in the trajectories, or -1. `nbytes`: size of the
     results and reflections. `fingerprints`: weight hashes, by policy version. `cause`: why the
     group expired. `replaced`: it expired because the algorithm refused it. `times`: second at which
     the group entered each state. `draw_id`: the latest draw, or 0 if there is none or the draw was
-    undone. `steps`: optimizer steps that trained on the group.
+    undone. `steps`: optimizer steps that trained on the group. `source`: where an inserted group
+    comes from; "" if actors of this run played it. `priority`: given by a consumer, or None. `env`:
+    name of the environment.
+
+    The names of buffer.tools.group_facts, which filters use, are attributes of a row.
     """
 
     group_id: str
@@ -48,7 +52,7 @@ class GroupRow(Record):
     deadline: float = 0.0
     lease_expired: bool = False
     rid: str = ""
-    resolved: tuple[int, ...] = ()
+    resolved_slots: tuple[int, ...] = msgspec.field(default=(), name="resolved")
     of: tuple[int, ...] = ()
     played: tuple[int, ...] = ()
     oldest_version: int = -1
@@ -63,6 +67,9 @@ class GroupRow(Record):
     fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
+    source: str = ""
+    priority: float | None = None
+    env: str = ""
 
     def with_changes(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
@@ -81,9 +88,14 @@ class GroupRow(Record):
     def attempts(self) -> list[tuple[int, int, float]]:
         """(slot, of, reward) of every trajectory, in the order of the slots. `of`: the slot that
         the attempt retries, or -1."""
-        of = dict(zip(self.resolved, self.of, strict=True))
+        of = dict(zip(self.resolved_slots, self.of, strict=True))
         pairs = sorted(zip(self.played, self.rewards, strict=True))
         return [(slot, of[slot], reward) for slot, reward in pairs]
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if actors of this run played the group, and no step has trained on it."""
+        return not self.steps and not self.source
 
     @property
     def unfinished(self) -> bool:
@@ -100,12 +112,65 @@ class GroupRow(Record):
 
     @property
     def all_resolved(self) -> bool:
-        return len(self.resolved) == self.slots
+        return len(self.resolved_slots) == self.slots
 
     @property
     def contrast(self) -> float:
         """Largest minus smallest reward, or 0 if there are fewer than two trajectories."""
         return max(self.rewards) - min(self.rewards) if self.rewards else 0.0
+
+    # ── what filters call it ────────────────────────────────────────────────────────────
+
+    @property
+    def group(self) -> str:
+        return self.group_id
+
+    @property
+    def task(self) -> str:
+        return self.task_id
+
+    @property
+    def reward(self) -> float | None:
+        """The best reward, or None if there is no trajectory."""
+        return max(self.rewards, default=None)
+
+    @property
+    def mean_reward(self) -> float | None:
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def min_reward(self) -> float | None:
+        return min(self.rewards, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """The most that a retry earned above the attempt that it retries, or None."""
+        earned = {slot: reward for slot, _, reward in self.attempts}
+        gains = [reward - earned[of] for _, of, reward in self.attempts if of in earned]
+        return max(gains, default=None)
+
+    @property
+    def version(self) -> int:
+        return self.oldest_version
+
+    @property
+    def resolved(self) -> int:
+        """Number of slots with a result."""
+        return len(self.resolved_slots)
+
+    @property
+    def step(self) -> int:
+        """The last optimizer step that trained on the group, or -1."""
+        return self.steps[-1] if self.steps else -1
+
+    @property
+    def uses(self) -> int:
+        """Number of optimizer steps that trained on the group."""
+        return len(self.steps)
+
+    @property
+    def bytes(self) -> int:
+        return self.nbytes
 
     @property
     def closed(self) -> bool:
@@ -128,7 +193,8 @@ class DrawRow(Record):
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
     newest groups that the algorithm refused since the previous draw. `recalled`: stored attempts
-    that join the groups. `replayed`: drawn groups that an earlier step trained on.
+    that join the groups. `replayed`: drawn groups that an earlier step trained on, or that were
+    inserted.
     """
 
     draw_id: int

@@ -123,6 +123,13 @@ class Txn:
         if regrades:
             self.put("sys", b"regraded", codec.encode(Regrades(tuple(regrades))))
 
+    def sampler_state(self) -> bytes | None:
+        """Returns what the sampler saved at the last draw, encoded, or None."""
+        return self.get("sys", b"sampler")
+
+    def put_sampler_state(self, state: bytes) -> None:
+        self.put("sys", b"sampler", state)
+
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""
         return Counter(
@@ -146,6 +153,11 @@ class Txn:
         self.put("task_id", key, u64(index))
         self.put("task", task_key(purpose, tag, index), codec.encode(task))
         return True
+
+    def task_index(self, purpose: Purpose, tag: str, task_id: str) -> int | None:
+        """Returns the place of a task in its list, or None if its id is unknown."""
+        data = self.get("task_id", task_id_key(purpose, tag, task_id))
+        return None if data is None else int.from_bytes(data, "big")
 
     def task(self, purpose: Purpose, tag: str, index: int) -> Task:
         data = self.get("task", task_key(purpose, tag, index))

@@ -5,7 +5,7 @@ trained on the group, `step` is the last of these steps, and `leased_at` and so 
 Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `of` is the slot of the
 attempt that a retry retries, and `base` the same, or the own slot of an attempt that is no retry.
 `steps` counts turns, and `tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version:
-how many versions the policy was behind.
+how many versions the policy was behind. It is missing for imported attempts.
 """
 
 from collections.abc import Iterator
@@ -65,6 +65,7 @@ def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
         own = {name: getattr(shown, name) for name in COLUMNS if name in shown.__struct_fields__}
         own |= {"steps": len(shown.steps) or None, "tokens": shown.generated, "step": step}
         own |= {name: own[name] if own[name] >= 0 else None for name in ("of", "pivot")}
-        if step is not None and shown.oldest_version is not None:
-            own["staleness"] = step - 1 - shown.oldest_version
+        oldest = shown.oldest_version
+        if step is not None and oldest is not None and oldest >= 0:
+            own["staleness"] = step - 1 - oldest
         yield shared | own

@@ -43,6 +43,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
         regrades = store_reads.regrades(store)
+        stale, share = store_reads.died_of_age(store)
     for row in found[-limit:]:
         rewards = "no reward"
         if row["reward"] is not None:
@@ -51,10 +52,12 @@ def ls(folder: Path, text: str, limit: int) -> None:
             f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
             f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
             f"{row['cause']}".rstrip()
+            + (f"  from {row['source']}" if row["source"] else "")
         )
     for each in regrades:
         echo(f"regraded from {each.store} by {each.env} {each.options}".rstrip(), err=True)
-    echo(f"{len(found)} groups", err=True)
+    died = f"; {stale} died of age, {share:.0%} of the trained and expired ones" if stale else ""
+    echo(f"{len(found)} groups{died}", err=True)
 
 
 @click.command()

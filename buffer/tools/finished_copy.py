@@ -1,6 +1,8 @@
 """Copies finished groups to a new store, from which a learner can train without actors.
 
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
+
+An inserted group becomes as one that actors played; its attempts keep their source.
 """
 
 from collections import Counter
@@ -92,6 +94,7 @@ class _Copy:
     def _put(self, txn: Txn, before: GroupRow, group: Group) -> None:
         index = self._tasks.setdefault(group.task.task_id, len(self._tasks))
         txn.add_task("train", "", index, group.task)
+        group = replace(group, tag="")  # an inserted group has one
         record = codec.encode(group)
         sums = {
             result.slot: crc32(raw)
@@ -101,13 +104,16 @@ class _Copy:
             group_id=group.group_id,
             task_index=index,
             plan=group.plan,
-            checksums=tuple(sums[slot] for slot in before.resolved),
+            checksums=tuple(sums[slot] for slot in before.resolved_slots),
             state="complete",
             cause="",
             replaced=False,
             rid="",
             draw_id=0,
             steps=(),
+            tag="",
+            source="",
+            times={"complete": min(before.times.values())} | before.times,
         )
         txn.put_row(row)
         txn.add_tag(row)

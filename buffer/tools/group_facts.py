@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from buffer.storage.stored_rows import GroupRow
-from buffer.storage.transaction import Txn
 from r3l.errors import UserError
 
 NAMES = frozenset(
-    "group task env purpose tag state cause actor reward mean_reward min_reward contrast gain "
-    "version slots resolved done step uses bytes".split()
+    "group task env purpose tag state cause actor source reward mean_reward min_reward contrast "
+    "gain priority version slots resolved done step uses bytes".split()
 )
+"""Attributes of GroupRow: filters and samplers call a fact by one name."""
 _FILTER = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple,
            ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)  # fmt: skip
 Row = Mapping[str, Any]
@@ -24,32 +24,10 @@ Filter = Callable[[Row], bool]
 EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 
-def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
-    """Returns the facts of a group, keyed by NAMES. Rewards are None if it has no trajectory."""
-    rewards, by_slot = row.rewards, {slot: reward for slot, _, reward in row.attempts}
-    gains = [reward - by_slot[of] for _, of, reward in row.attempts if of in by_slot]
-    return {
-        "group": row.group_id,
-        "task": row.task_id,
-        "env": txn.task(row.purpose, row.tag, row.task_index).env,
-        "purpose": row.purpose,
-        "tag": row.tag,
-        "state": row.state,
-        "cause": row.cause,
-        "actor": row.actor,
-        "reward": max(rewards, default=None),
-        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
-        "min_reward": min(rewards, default=None),
-        "contrast": row.contrast,
-        "gain": max(gains, default=None),
-        "version": row.oldest_version,
-        "slots": row.slots,
-        "resolved": len(row.resolved),
-        "done": row.done,
-        "step": row.steps[-1] if row.steps else -1,
-        "uses": len(row.steps),
-        "bytes": row.nbytes,
-    }
+def facts(row: GroupRow) -> dict[str, Any]:
+    """Returns the facts of a group, keyed by NAMES: the attributes of its row of these names.
+    Rewards are None if it has no trajectory."""
+    return {name: getattr(row, name) for name in sorted(NAMES)}
 
 
 def parse_filter(text: str) -> Filter:

@@ -49,10 +49,16 @@ def _with_results(before: GroupRow, group: Group, parts: dict[int, Encoded]) -> 
     results = {result.slot: result for result in group.results}
     received = [
         Received[SlotResult](results[slot], -1, checksum(parts[slot]), parts[slot])
-        for slot in before.resolved
+        for slot in before.resolved_slots
     ]
     emptied = before.with_changes(
-        resolved=(), of=(), checksums=(), failures=(), played=(), rewards=(), oldest_version=-1
+        resolved_slots=(),
+        of=(),
+        checksums=(),
+        failures=(),
+        played=(),
+        rewards=(),
+        oldest_version=-1,
     )
     old = sum(len(codec.encode(each)) for each in group.reflections)
     after = with_received(emptied.with_changes(nbytes=0), received)

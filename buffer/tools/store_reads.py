@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from buffer.client.calls import Draw
-from buffer.groups import lookups
-from buffer.storage import result_checksums
+from buffer.server import lookups
+from buffer.storage import counts, result_checksums
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import Regrade, Status
 from buffer.tools import group_facts
@@ -17,7 +17,7 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
     """Yields the facts of every group (buffer.tools.group_facts), in creation order."""
     with store.read() as txn:
         for row in txn.rows():
-            yield group_facts.facts(txn, row)
+            yield group_facts.facts(row)
 
 
 def group(store: Store, group_id: str) -> Group:
@@ -57,6 +57,14 @@ def trained_draw(store: Store, step: int) -> Draw:
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"
         )
     return draw
+
+
+def died_of_age(store: Store) -> tuple[int, float]:
+    """Returns how many groups expired because they were too old, and their share of the trained and
+    expired ones, since the store was made."""
+    with store.read() as txn:
+        known = txn.counts()
+    return known["drop/group/stale"], counts.stale_share(known)
 
 
 def regrades(store: Store) -> tuple[Regrade, ...]:

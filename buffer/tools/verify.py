@@ -50,7 +50,9 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
         yield f"{name}: {rule}"
     if not row.unfinished and txn.parts(name) != Parts():
         yield f"{name}: is {row.state}, but still has results of single slots or reflections"
-    still_open = {part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved}
+    still_open = {
+        part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved_slots
+    }
     if set(txn.partial_keys(name)) - still_open:
         yield f"{name}: has progress of a slot that is not open"
     if txn.evicted(name):
@@ -144,7 +146,7 @@ def _count_problems(txn: Txn) -> Iterator[str]:
         added.update(counts.added(None, row))
     written, tombs = txn.counts(), txn.size("tomb")
     for name in sorted(added.keys() | {n for n in written if n.startswith("group/")}):
-        lasting = not name.startswith(("group/", "bytes"))
+        lasting = not name.startswith(("group/", "bytes", "inserted/untrained"))
         if written[name] < added[name] or (written[name] > added[name] and not lasting):
             yield f"count {name}: {written[name]}, but the groups add up to {added[name]}"
     if written["made"] != added["made"] + tombs:

@@ -47,7 +47,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
     step. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
-        group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
+        group, known = result_checksums.read(txn, row), group_facts.facts(row)
         step = txn.step(known["step"])
         draw = None if step is None else txn.draw(step.draw_id)
     trained = [t for t in step.attempts if t.into == group_id] if step is not None else []

@@ -62,7 +62,7 @@ class Catalogue:
                 if found is None or found[0] != hash(data):
                     row = codec.decode(GroupRow, data)
                     more = {"rewards": row.rewards, "failures": row.failures, "times": row.times}
-                    found = hash(data), group_facts.facts(txn, row) | more
+                    found = hash(data), group_facts.facts(row) | more
                 known[key] = found
         self._known, self._facts = known, [facts for _, facts in known.values()]
 

@@ -74,7 +74,8 @@ def _facts(group_id: str, attempts: Sequence[EvaluatedAttempt]) -> Facts:
     causes, first = [one.cause for one in attempts if one.cause], attempts[0]
     return {
         "group": group_id, "task": first.task_id, "env": first.family, "purpose": "eval",
-        "tag": "", "state": "complete", "cause": ", ".join(dict.fromkeys(causes)), "actor": "",
+        "tag": "", "source": "", "priority": None,
+        "state": "complete", "cause": ", ".join(dict.fromkeys(causes)), "actor": "",
         "reward": max(rewards), "mean_reward": sum(rewards) / count, "min_reward": min(rewards),
         "contrast": max(rewards) - min(rewards), "gain": None, "bytes": None, "slots": count,
         "version": max(one.oldest_version or 0 for one in attempts), "resolved": count,

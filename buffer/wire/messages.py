@@ -32,7 +32,7 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 11
+PROTOCOL = 12
 DAMAGED = "damaged"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
 REQUESTS_IN_FLIGHT = 256  # how many requests of a client may wait for a reply

@@ -12,6 +12,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 
 from buffer.storage.stored_rows import DrawRow, Status, TrainedAttempt
+from r3l import codec
 from r3l.records import (
     Group,
     GroupPlan,
@@ -135,6 +136,32 @@ class Discard(Request[int]):
     cause: str
 
 
+def encoded(records: Sequence[Record]) -> tuple[msgspec.Raw, ...]:
+    """Encodes the results or reflections of a request."""
+    return tuple(msgspec.Raw(codec.encode(record)) for record in records)
+
+
+class Insert(Request[str]):
+    """Adds a whole group that no actor of this run played, as material for replay. Returns its id.
+
+    `results`: encoded SlotResults, of the slots 0 to N − 1. `source`: where the group comes from.
+    `reflections`: encoded ReflectionRecords. `kind`: that of the group's plan.
+    """
+
+    task: Task
+    results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=SLOTS_LIMIT)]
+    source: str
+    reflections: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=SLOTS_LIMIT)] = ()
+    kind: str = ""
+
+
+class UpdatePriorities(Request[int]):
+    """Sets the priorities of groups, by id, for samplers that read them. Returns how many were set:
+    groups that expired or were evicted are left out."""
+
+    priorities: dict[str, float]
+
+
 class SetVersion(Request[int]):
     """Sets a learner's start version, and deletes all later steps. Returns how many groups of the
     deleted steps are still stored. Most can be drawn again (buffer.groups.learner_version)."""
@@ -237,8 +264,10 @@ class BufferStats(Record):
     - `drawn_by`: number of groups in the open draws of each consumer
 
     Counted since the store was created:
+    - `inserted`: groups that clients inserted; `trained` leaves out those that wait for a step
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
+    - `stale_share`: share of the trained and expired groups that expired as too old
     - `replaced`: those of them that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
@@ -257,6 +286,7 @@ class BufferStats(Record):
     train: dict[str, int] = msgspec.field(default_factory=dict)
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
+    stale_share: float = 0.0
     replaced: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
     partial_dropped: dict[str, int] = msgspec.field(default_factory=dict)
@@ -272,6 +302,7 @@ class BufferStats(Record):
     rewound: int = 0
     rewound_evicted: int = 0
     made: int = 0
+    inserted: int = 0
     evicted: int = 0
     learner_version: int = 0
     max_staleness: int = 0
@@ -314,6 +345,8 @@ _ROWS = (
     Operation("release_draws", ReleaseDraws, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("commit", Commit, (Amount,), "writer", learner=True),
     Operation("discard", Discard, (Amount,), "writer", learner=True),
+    Operation("insert", Insert, (Ids,), "writer", keeps_reply=True, learner=True),
+    Operation("update_priorities", UpdatePriorities, (Amount,), "writer", learner=True),
     Operation("set_version", SetVersion, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),

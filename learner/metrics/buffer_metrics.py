@@ -26,6 +26,7 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
             f"buffer/algorithm_failed_{method}": float(count)
             for method, count in stats.algorithm_failed.items()
         },
+        "buffer/stale_share": stats.stale_share,
         "buffer/bytes": float(stats.disk_bytes),
         "buffer/puts": float(stats.puts),
         "buffer/draws": float(stats.draws),

@@ -132,13 +132,17 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 
 def reuse_metrics(draw: Draw) -> Metrics:
-    """Computes `replay/…` from a draw's replayed groups, `recall/…` from its recalled attempts."""
+    """Computes `replay/…` from a draw's replayed and imported groups, `recall/…` from its recalled
+    attempts."""
     again = [group for group in draw.groups if group.group_id in draw.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
         {
             "replay/groups": float(len(again)),
-            "replay/staleness": mean(draw.version - group.oldest_version for group in again),
+            "replay/imported": float(sum(bool(group.source) for group in again)),
+            "replay/staleness": mean(
+                draw.version - g.oldest_version for g in again if not g.source
+            ),
             "recall/attempts": float(len(joined)),
             "recall/lost": float(draw.recall_lost),
             "recall/success": mean(t.reward >= SUCCESS for t in joined),

@@ -81,7 +81,8 @@ STALENESS = (
 )
 
 REPLAY = (
-    ("groups", "groups", "of the step that were trained before"),
+    ("groups", "groups", "of the step that were trained before, or imported"),
+    ("imported", "groups", "those of them that no actor of the run played"),
     ("staleness", "versions", "age of the oldest step of a group trained before, mean"),
 )
 
@@ -95,6 +96,7 @@ RECALL = (
 BUFFER = (
     *((state, "groups", f"now {state}") for state in GROUP_STATES),
     ("expired_<cause>", "groups", "expired, by cause"),
+    ("stale_share", "share", "trained and expired groups that expired as too old"),
     ("slots_<role>_<cause>", "slots", "failed, or expired with their group, by role and cause"),
     ("partial_dropped_<cause>", "attempts", "left by an actor, and not continued, by cause"),
     ("algorithm_failed_<method>", "calls", "that failed, of the algorithm's plan, admits, recalls"),
@@ -195,7 +197,7 @@ SECTIONS = {
         "Ages of a step's groups at its draw, and times: how long each phase took.",
         STALENESS,
     ),
-    "replay": ("Groups that are trained again; `group/` and `staleness/` omit them.", REPLAY),
+    "replay": ("Groups trained again, or imported; `group/` and `staleness/` omit them.", REPLAY),
     "recall": ("Stored attempts that join groups; `group/` and `staleness/` omit them.", RECALL),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),

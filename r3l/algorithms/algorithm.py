@@ -194,7 +194,7 @@ class Algorithm(Section):
     def policy_loss(self, batch: TokenBatch) -> Tensor:
         """Returns the policy's part of the loss, a scalar. Measures it, and the measurements of the
         token loss."""
-        own = batch.of(POLICY).masked().with_unit_ratio_for_distilled()
+        own = batch.of(POLICY).masked().with_unit_ratios()
         terms_BT, by_token = self.token_loss(own)
         total = own.total(terms_BT)
         batch.measure("loss_policy", total.detach())

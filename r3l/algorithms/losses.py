@@ -32,8 +32,9 @@ MAX_LOG_RATIO = 20.0
 class TokenBatch:
     """A micro-batch, with log π, log π_old and log π_ref. `mask_BT`: True on trained tokens.
     `weights_BT`: w_it. `distilled_B`: rows whose log π_old belongs to another context.
-    `losses`: which loss each row belongs to, B names; () if all belong to the policy's.
-    `measured`: sums for metrics, which `measure` adds to."""
+    `unmeasured_B`: rows whose log π_old is unknown; None: no row. `losses`: which loss each
+    row belongs to, B names; () if all belong to the policy's. `measured`: sums for metrics, which
+    `measure` adds to."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
@@ -44,6 +45,7 @@ class TokenBatch:
     reference_BT: Tensor | None = None
     losses: tuple[str, ...] = ()
     measured: dict[str, float] = field(default_factory=dict)
+    unmeasured_B: Tensor | None = None
 
     def masked(self) -> TokenBatch:
         """Sets log-probabilities outside the mask to 0, since they may be NaN. Converts half
@@ -71,11 +73,13 @@ class TokenBatch:
         own_B = self.mask_BT.new_tensor(own)
         return replace(self, mask_BT=self.mask_BT & own_B[:, None])
 
-    def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π in distilled rows. The recorded π_old was measured with guidance, which
-        the row does not contain."""
-        own_BT = self.logprobs_BT.detach()
-        old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
+    def with_unit_ratios(self) -> TokenBatch:
+        """Sets π_old = π in distilled rows, whose π_old was measured with guidance that the row
+        does not contain, and in rows whose π_old is unknown."""
+        own_BT, unit_B = self.logprobs_BT.detach(), self.distilled_B
+        if self.unmeasured_B is not None:
+            unit_B = unit_B | self.unmeasured_B
+        old_BT = own_BT.where(unit_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
 
     @property

@@ -61,7 +61,7 @@ class Row:
     For metrics: `distilled`: the row is a retry's; `old_logprobs` then belong to another context,
     the one with guidance. `reused`: the attempt was recalled, or its group was replayed. `fresh`:
     tokens that an engine sampled with the learner's current weights, in exactly this row's context.
-    `source`: the attempt that became this row.
+    `source`: the attempt that became this row. `measured`: whether `old_logprobs` are known.
     """
 
     token_ids: Int32
@@ -76,6 +76,7 @@ class Row:
     reused: bool = False
     fresh: Bool | None = None
     source: Source | None = None
+    measured: bool = True
 
     def __post_init__(self) -> None:
         for name in ("mask", "old_logprobs", "advantages", "weights", "reference", "fresh"):
@@ -238,6 +239,7 @@ def _rows_of(
                 reused=reused,
                 fresh=None if fresh is None else fresh[:end],
                 source=source if c == 0 else None,
+                measured=each.has_logprobs,
             )
         )
     return rows
@@ -253,6 +255,8 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     """Marks the tokens of each step that was sampled by `version` alone. Returns None for an
     attempt that was sampled in another context than its row's."""
     if version is None or attempt.of >= 0 or attempt.shown is not None:
+        return None
+    if not attempt.has_logprobs:
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
     only = (attempt.step_versions == version) & (attempt.step_newest_versions == version)

@@ -163,6 +163,11 @@ class Group(Record):
         return np.array([t.reward for t in self.trajectories], dtype=np.float64)
 
     @property
+    def source(self) -> str:
+        """Where the group's attempts were imported from; "" if actors played them."""
+        return next((t.source for t in self.trajectories if t.source), "")
+
+    @property
     def oldest_version(self) -> int:
         """The oldest policy version in the group; -1 if the group has no trajectories."""
         return min((t.oldest_version for t in self.trajectories), default=-1)

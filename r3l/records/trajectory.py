@@ -106,10 +106,11 @@ class Trajectory(Record):
     """One attempt as a single sequence of tokens, read or sampled, without guidance.
 
     `token_ids` int32 [L]. `logprobs` float32 [L]: from the distribution ∝ exp(logits /
-    temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses. `step_spans` int32 [K,
-    2]: (start, end) of each step's response. `step_versions`, `step_newest_versions` int32 [K]: the
-    oldest and the newest policy version that sampled the step. `step_seconds` float32 [K]: the wall
-    time of sampling.
+    temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses; in an imported attempt
+    all 0 if they are unknown (`has_logprobs`). `step_spans` int32 [K, 2]: (start, end) of each
+    step's response. `step_versions`, `step_newest_versions` int32 [K]: the oldest and the newest
+    policy version that sampled the step; -1: none of this run's. `step_seconds` float32 [K]: the
+    wall time of sampling.
 
     `slot`: the attempt's place in its group, from 0. `of`: the slot of the attempt that this one
     retries, or -1. `pivot`: the first step that was played; the steps before it come from the
@@ -162,6 +163,12 @@ class Trajectory(Record):
     def num_steps(self) -> int:
         """The number of the policy's turns, K."""
         return len(self.step_spans)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the log-probabilities of sampling are known. They are not if the attempt was
+        imported and all of them are 0 over the responses."""
+        return not self.source or bool(self.logprobs[self.response_mask].any())
 
     def responses_from(self, step: int) -> Bool:
         """Returns a mask (bool [L]) of the response tokens from `step` on. Step −1 counts as 0."""
@@ -247,8 +254,11 @@ class Trajectory(Record):
         return self.extra.start if self.origin is None else max(self.pivot, self.extra.start)
 
     def versions_of(self, step: int) -> str:
-        """Returns the policy versions that sampled a step, as text: "v3" or "v3 to v5"."""
+        """Returns the policy versions that sampled a step, as text: "v3", "v3 to v5", or "v?" if no
+        policy of this run did."""
         oldest, newest = self.step_versions[step], self.step_newest_versions[step]
+        if newest < 0:
+            return "v?"
         return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property

@@ -24,6 +24,7 @@ from r3l.run.settings.buffer import BufferConfig
 from r3l.run.settings.environment import EnvConfig, by_agent
 from r3l.run.settings.evaluation import EvalConfig
 from r3l.run.settings.learner import ADAPTERS_LR, LearnerConfig
+from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import yaml_text
 from r3l.settings.error_text import one_line
 from r3l.settings.section import Section, in_full
@@ -194,13 +195,17 @@ def _drop_default_rate(tree: dict[str, Any]) -> None:
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """Returns a section under a new name, with the settings that remain valid.
 
-    A sampler keeps all settings. An environment loses `options` and `others`. If the new
-    environment was in `others`, it gets its options from there. An algorithm keeps each setting
-    that the new algorithm also has, unless its value is the old algorithm's default.
+    A sampler keeps all settings but those of a user's class. An environment loses `options` and
+    `others`. If the new environment was in `others`, it gets its options from there. An algorithm
+    keeps each setting that the new algorithm also has, unless its value is the old algorithm's
+    default.
     """
     was = section.get("name")
-    if was in (None, name) or key == "sampler":
+    if was in (None, name):
         return section | {"name": name}
+    if key == "sampler":
+        kept = {k: v for k, v in section.items() if k in SamplerConfig.model_fields and k != "own"}
+        return kept | {"name": name}
     if key == "env":
         kept = {k: v for k, v in section.items() if k not in ("options", "others")}
         others = section.get("others")

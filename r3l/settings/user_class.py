@@ -20,6 +20,7 @@ LIBRARIES = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 BEGINNING = 60  # characters of a text that is not JSON
+PREFIX = "r3l_user_"  # of the names of users' modules
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
@@ -47,7 +48,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 def module(what: str, path: Path) -> object:
     """Imports a file as a module, once. Raises UserError, which begins with `what`, if the file is
     missing or its code raises."""
-    name = f"r3l_user_{path.stem}"
+    name = f"{PREFIX}{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known

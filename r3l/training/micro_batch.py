@@ -43,7 +43,8 @@ class Nodes:
 class MicroBatch:
     """B rows as tensors, padded on the right to T tokens: the fields of r3l.algorithms.rows.Row.
     Outside sampled responses, `old_logprobs_BT` is 0. `reference_BT` is NaN where a row has none.
-    `losses`: B names. `input_tokens` excludes padding; 0: no rows."""
+    `losses`: B names. `unmeasured_B`: rows with unknown `old_logprobs_BT`. `input_tokens` excludes
+    padding; 0: no rows."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -57,6 +58,7 @@ class MicroBatch:
     reused_B: Tensor
     fresh_BT: Tensor
     input_tokens: int
+    unmeasured_B: Tensor | None = None
 
 
 def check_tokens(sequences: Iterable[tuple[str, Int32]], vocabulary: int) -> None:
@@ -181,6 +183,7 @@ def collate(
         reused_B=tensor([row.reused for row in rows], torch.bool),
         fresh_BT=tensor(fresh),
         input_tokens=input_tokens,
+        unmeasured_B=tensor([not row.measured for row in rows], torch.bool),
     )
 
 

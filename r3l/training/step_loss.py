@@ -85,6 +85,7 @@ def step_loss(
             micro.distilled_B,
             micro.reference_BT,
             micro.losses,
+            unmeasured_B=micro.unmeasured_B,
         )
         with blamed(loss):
             parts = loss(batch)
@@ -99,8 +100,11 @@ def step_loss(
 
 
 def _roles(micro: MicroBatch) -> dict[str, Tensor]:
-    """Returns the tokens of each role of r3l.training.measures.drift, bool [B, T]."""
+    """Returns the tokens of each role of r3l.training.measures.drift, bool [B, T]. Leaves out rows
+    whose old log-probabilities are unknown."""
     policy_B = micro.distilled_B.new_tensor([name == POLICY for name in micro.losses])
+    if micro.unmeasured_B is not None:
+        policy_B &= ~micro.unmeasured_B
     policy_BT = micro.mask_BT & policy_B[:, None]
     distilled_BT = policy_BT & micro.distilled_B[:, None]
     reused_BT = policy_BT & micro.reused_B[:, None]

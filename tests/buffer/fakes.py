@@ -13,7 +13,7 @@ import pytest
 
 from buffer import cli
 from buffer.client.calls import Call, Calls
-from buffer.groups import draws, learner_version, leases, results, retention
+from buffer.groups import draws, insertion, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
@@ -160,6 +160,14 @@ class Desk:
 
     def discard(self, draw_id, cause):
         return self.do(draws.discard, operations.Discard(draw_id, cause)).count
+
+    def insert(self, task, attempts, source="people", **more):
+        request = calls.insert(task, attempts, source=source, **more).arguments
+        return self.do(insertion.insert, request).group_ids[0]
+
+    def update_priorities(self, priorities):
+        args = operations.UpdatePriorities(priorities)
+        return self.do(draws.update_priorities, args).count
 
     def evict(self, limits):
         return self.do(lambda work: retention.evict(work, limits))

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from buffer.sampling.live_sampler import LiveSampler
+from buffer.sampling.samplers import random_source
+from buffer.storage.stored_rows import GroupRow
 from envs import registry
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
@@ -19,7 +22,9 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
+from r3l.records import GroupPlan
 from r3l.run.config import load
+from r3l.run.settings.sampling import SamplerConfig
 from tests.r3l.algorithms.fakes import group_of
 from tests.r3l.rollout.fakes import always_right, explored, learner_of_advice, reflection
 
@@ -43,6 +48,7 @@ def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
         *NAMES,
         "own_algorithm.py",
+        "surprise.py",
         "two_pivots.py",
     }
 
@@ -62,6 +68,15 @@ def test_the_file_to_copy_has_every_method_and_changes_nothing() -> None:
     for own, default in found:
         for name, value in vars(default).items():
             assert np.array_equal(getattr(own, name), value), name
+
+
+def test_a_sampler_of_ones_own_picks_what_surprised_and_what_nobody_knows() -> None:
+    name = f"{EXAMPLES / 'surprise.py'}:Surprise"
+    live = LiveSampler(SamplerConfig(name=name, own={"temperature": 0.0, "unknown": 0.5}))
+    made = GroupRow("g1", "t", 0, GroupPlan(1), "complete")
+    rows = [made.with_changes(group_id=f"g{n}", priority=p) for n, p in enumerate((0.1, None, 9.0))]
+    picks = live.pick(rows, 2, random_source(0, 0))
+    assert [pick.row.group_id for pick in picks] == ["g2", "g1"]
 
 
 def test_two_retries_of_each_failure_begin_at_the_pivot_and_at_half_of_it() -> None:

@@ -10,7 +10,7 @@ becomes 1. w_t depends on the token's ratio r_t = π(y_t)/π_old(y_t), or on the
     sequence_truncate    w_t = min(ρ, high)
     sequence_mask        w_t = ρ if ρ ≤ high, else 0              MIS (Liu et al. 2025)
 
-A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch).
+A distilled row, and one whose π_old is unknown, has r_t = 1 (r3l.algorithms.losses.TokenBatch).
 """
 
 from __future__ import annotations

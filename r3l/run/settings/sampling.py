@@ -1,10 +1,10 @@
 """Settings of the samplers of groups and of tasks (buffer.sampling)."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from r3l.settings.section import Section
+from r3l.settings.section import Section, in_full
 
 
 class SamplerConfig(Section):
@@ -42,6 +42,34 @@ class SamplerConfig(Section):
     decay: float = Field(
         0.0, ge=0, le=1, description="share of its priority that a group loses with each use"
     )
+    own: dict[str, Any] = Field(
+        default_factory=dict,
+        description="settings that a sampler class of your own declares; they may also stand "
+        "beside `name`",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_settings(cls, value: Any) -> Any:
+        """Moves what no sampler of r3l's has to `own`, if the class is the user's."""
+        value = in_full(value)
+        if not isinstance(value, dict) or ".py:" not in str(value.get("name", "")):
+            return value
+        more = {key: each for key, each in value.items() if key not in cls.model_fields}
+        own = value.get("own") or {}
+        if not more or not isinstance(own, dict):
+            return value
+        kept = {key: each for key, each in value.items() if key in cls.model_fields}
+        return kept | {"own": own | more}
+
+    @model_validator(mode="after")
+    def _only_a_users_class_has_own(self) -> Self:
+        if self.own and ".py:" not in self.name:
+            raise ValueError(
+                f"own: the sampler {self.name} has no settings of its own; they are for a class of "
+                "yours, path/to/file.py:Class"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_count_of_replays(self) -> Self:

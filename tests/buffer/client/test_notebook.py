@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from buffer import BufferClient
+from buffer.tools import store_reads
 from buffer.wire.curve_keys import generate
 from r3l.errors import LimitExceeded, NotFound, RecordError
 from r3l.records import GroupPlan, Task
@@ -34,7 +36,7 @@ def endpoint(served):
 
 def test_the_examples_of_the_page_run_unchanged(served, capsys):
     page = (Path(__file__).parents[3] / "docs" / "buffer.md").read_text("utf-8")
-    online, own, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    online, own, surprise, insert, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(online.replace("tcp://127.0.0.1:5555", served.endpoint), {})
     printed = capsys.readouterr().out
     assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
@@ -43,9 +45,16 @@ def test_the_examples_of_the_page_run_unchanged(served, capsys):
     ready = [SimpleNamespace(contrast=contrast) for contrast in (0.1, 0.9, 0.5)]
     picks = names["MostContrast"](SamplerConfig()).pick(ready, 2, None)
     assert [pick.row.contrast for pick in picks] == [0.9, 0.5]
+    exec(surprise, names)
+    rows = [SimpleNamespace(priority=priority) for priority in (None, 9.0, 0.0)]
+    sampler = names["Surprise"](SamplerConfig())
+    [pick] = sampler.pick(rows, 1, lambda: np.random.default_rng(0))
+    assert pick.row.priority == 9.0 and sampler.temperature == 1.0
     exec(offline.replace("17", "1").replace("runs/demo/buffer", str(served.folder)), names)
     assert names["best"]["reward"] == 0.75 and "task_id=" in capsys.readouterr().out
     assert len(names["groups"]) == 2 and not names["evicted"]
+    exec(insert, {"endpoint": served.endpoint})
+    assert store_reads.group(names["store"], "g0000000003").source == "people"
 
 
 def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):

@@ -67,7 +67,7 @@ class Last(TaskSampler):
 
 
 @pytest.mark.parametrize(
-    "sampler, why", [("Rows", "'GroupRow' object has no"), ("Twice", "2 picks"), ("Few", "2 picks")]
+    "sampler, why", [("Rows", "which is no Pick"), ("Twice", "2 picks"), ("Few", "2 picks")]
 )
 def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
     desk, tasks, tmp_path, sampler, why
@@ -77,7 +77,7 @@ def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
     desk.configure(sampler={"name": name})
     desk.add(tasks(5))
     groups = [desk.complete() for _ in range(3)]
-    with pytest.raises(UserError, match=f"buffer.sampler {name}: pick raised .*{why}"):
+    with pytest.raises(UserError, match=f"buffer.sampler {name}: pick returned .*{why}"):
         desk.draw(2)
     assert [desk.row(group).state for group in groups] == ["complete"] * 3
 

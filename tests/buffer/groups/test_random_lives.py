@@ -20,6 +20,7 @@ from buffer.wire.operations import Lease
 from r3l import codec
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
+from r3l.records.imported import as_imported
 from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished, thought
 
@@ -31,7 +32,8 @@ actors = st.sampled_from("ab")
 class Lives(RuleBasedStateMachine):
     """`states`: what each group should be in; `slots`, `thoughts`: what each should hold;
     `records`: the bytes of finished groups; `outcomes`: what should have become of each draw;
-    `partial`: the progress of each open slot, and the version it was made at."""
+    `partial`: the progress of each open slot, and the version it was made at; `inserted`: groups
+    that no actor played; `priorities`: those that a consumer set."""
 
     @initialize(sampler=st.sampled_from(sorted(SAMPLERS)), needs_contrast=st.booleans())
     def begin(self, sampler, needs_contrast):
@@ -45,6 +47,7 @@ class Lives(RuleBasedStateMachine):
         self.expired, self.rewound = {}, []
         self.records, self.outcomes, self.trained_by = {}, {}, {}
         self.partial, self.thoughts = {}, defaultdict(dict)
+        self.inserted, self.priorities = set(), {}
 
     def open_desk(self):
         algorithm = {"name": "dapo", "filter": self.needs_contrast}
@@ -161,6 +164,26 @@ class Lives(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.desk.now += seconds
 
+    @rule(place=st.integers(0, 4))
+    def insert(self, place):
+        """Also of tasks that actors play: t0, t1 and t2."""
+        attempts = [finished(slot, reward=float(slot)) for slot in (0, 1)]
+        group = self.desk.insert(Task(f"t{place}", "workshop", place), attempts, source="people")
+        assert group not in self.states.keys() | self.evicted
+        self.states[group] = "trained"
+        self.inserted.add(group)
+        results = [as_imported(result, "people") for result in attempts]
+        self.slots[group] = {result.slot: codec.encode(result) for result in results}
+
+    @precondition(lambda self: self.states)
+    @rule(data=st.data(), priority=st.floats(0, 9))
+    def update_priorities(self, data, priority):
+        group = data.draw(st.sampled_from(sorted(self.states)))
+        is_set = self.states[group] != "expired"
+        assert self.desk.update_priorities({group: priority}) == is_set
+        if is_set:
+            self.priorities[group] = priority
+
     # ── learner ─────────────────────────────────────────────────────────────────────────
 
     @rule(count=st.integers(1, PER_STEP))
@@ -169,7 +192,7 @@ class Lives(RuleBasedStateMachine):
         for group, state in self.states.items():
             if state == "complete" and self.version - self.oldest[group] > ETA:
                 self.states[group] = "expired"
-        complete = sorted(g for g, state in self.states.items() if state == "complete")
+        complete = sorted(g for g in self.states if self._is_drawable(g))
         if draw is None:
             assert len(complete) < count
             return
@@ -177,6 +200,7 @@ class Lives(RuleBasedStateMachine):
         again = [groups for groups in self.rewound if len(groups) == count]
         expected = tuple(complete[:count]) if self.sampler == "fifo" else draw.groups
         assert draw.groups == expected or draw.groups in again
+        assert set(draw.replayed) == set(draw.groups) & self.inserted
         named = tuple(self.replaced[-REPLACED_BATCHES * PER_STEP :])
         assert draw.replaced[len(draw.replaced) - len(named) :] == named
         self.replaced = []
@@ -216,7 +240,7 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def commit_after_the_draw_expired(self):
         draw_id, groups = self.expired.popitem()
-        if all(self.states.get(group) == "complete" for group in groups):
+        if all(self._is_drawable(group) for group in groups):
             self.drawn[draw_id] = groups
             self.commit()
             return
@@ -233,7 +257,7 @@ class Lives(RuleBasedStateMachine):
             self.rewound.append(self.steps[step])
             self.outcomes[self.trained_by.pop(step)] = "rewound"
             for group in set(self.steps.pop(step)) - self.evicted:
-                self.states[group] = "complete"
+                self.states[group] = self._unused(group)
 
     # ── the store ───────────────────────────────────────────────────────────────────────
 
@@ -307,6 +331,8 @@ class Lives(RuleBasedStateMachine):
             unfinished = txn.row(group).unfinished
             assert dict(txn.scan("partial", group.encode())) == (keys if unfinished else {})
         assert all(txn.evicted(group) for group in self.evicted)
+        known = {group: txn.row(group).priority for group in self.states}
+        assert known == {group: self.priorities.get(group) for group in self.states}
         assert {row.step: row.groups for row in txn.steps_after(-1)} == self.steps
         assert counts["draws"] == txn.size("draw") == len(self.outcomes)
         assert {draw: txn.draw(draw).outcome for draw in self.outcomes} == self.outcomes
@@ -318,9 +344,17 @@ class Lives(RuleBasedStateMachine):
 
     def _draws_end(self, outcome):
         for draw_id, groups in self.drawn.items():
-            self.states |= dict.fromkeys(groups, "complete")
+            self.states |= {group: self._unused(group) for group in groups}
             self.outcomes[draw_id] = outcome
         self.drawn = {}
+
+    def _unused(self, group):
+        return "trained" if group in self.inserted else "complete"
+
+    def _is_drawable(self, group):
+        """Whether the group is free and no step trained on it: `reuse` is 1."""
+        used = any(group in groups for groups in self.steps.values())
+        return not used and self.states.get(group) == self._unused(group)
 
     def _result(self, encoded):
         return codec.decode(SlotResult, encoded)

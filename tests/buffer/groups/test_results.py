@@ -70,7 +70,7 @@ def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
     for bad in ([done(0), done(3)], [done(0)] * 2):
         with pytest.raises(RecordError):
             desk.put(group, bad)
-    assert desk.row(group).resolved == ()
+    assert desk.row(group).resolved_slots == ()
     assert desk.put(group, done(1)).new == 1
     ack = desk.put(group, [done(slot) for slot in (2, 1, 0)])
     assert (ack.new, ack.complete) == (2, True)
@@ -154,7 +154,7 @@ def test_a_result_of_a_sick_engine_is_refused_by_its_symptom_and_the_others_stay
     with pytest.raises(SickResult) as refused:
         desk.put(group, sick(cause, done))
     assert refused.value.cause == cause
-    assert desk.row(group).resolved == (0,)
+    assert desk.row(group).resolved_slots == (0,)
     desk.put(group, done(1, version=5))
     assert desk.row(group).state == "complete"
 
@@ -194,7 +194,7 @@ def test_a_refused_result_leaves_no_trace(desk, tasks, done):
     for cause in ("c" * 81, "with a \0"):
         with pytest.raises(RecordError, match=r"80 bytes .*printable"):
             desk.resolve(group, 0, cause)
-    assert desk.row(group).resolved == () and desk.index.in_flight == 1
+    assert desk.row(group).resolved_slots == () and desk.index.in_flight == 1
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_another_result_for_a_resolved_slot_is_refused_with_its_whole_put(two, d
         two.resolve("g0000000002", 1, "env")
     with pytest.raises(Conflict, match="already"):
         two.put("g0000000001", done(1))
-    assert two.row("g0000000002").resolved == (1,)
+    assert two.row("g0000000002").resolved_slots == (1,)
     assert two.resolve("g0000000001", 1, "env").new == 0
     assert verify(two.store) == []
 
@@ -276,8 +276,8 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
     desk.put(group, done(0, length=1_040_000))
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, done(1, length=1_040_000))
-    assert desk.row(group).resolved == (0,)
-    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    assert desk.row(group).resolved_slots == (0,)
+    monkeypatch.setattr(results, "GROUP_LIMIT", desk.row(group).nbytes)
     desk.resolve(group, 1, "x" * LABEL_LIMIT)  # a failure always has room
     desk.put(group, SlotResult(2, "failed", cause="too_large"))
     assert desk.row(group).state == "complete"
@@ -372,7 +372,7 @@ def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, d
         txn.delete("partial", key)
         txn._raw.put(key, b"damaged, surely", db=txn._tables["partial"])
     size = len(codec.encode(done(2)))
-    monkeypatch.setattr(results, "_GROUP_LIMIT", 2 * size - 1)
+    monkeypatch.setattr(results, "GROUP_LIMIT", 2 * size - 1)
     desk.release([group])
     assert [r.slot for r in desk.lease("b", 3).partial] == [2]
     dropped = counts.under(desk.index.counts, "partial_dropped")
@@ -420,7 +420,7 @@ def test_another_reflection_of_a_name_is_refused_with_its_whole_put(desk, tasks,
     with pytest.raises(RecordError, match="neither a result nor a reflection"):
         desk.put(group, [])
     row = desk.row(group)
-    assert row.resolved == () and [name for name, _ in row.reflections] == ["reflect-0"]
+    assert row.resolved_slots == () and [name for name, _ in row.reflections] == ["reflect-0"]
     desk.put(group, [done(0), done(1)])
     with pytest.raises(Conflict):
         desk.put(group, other)
@@ -459,7 +459,7 @@ def test_a_group_has_no_more_reflections_than_its_limits(desk, tasks, done, monk
     desk.put(group, [thought("one"), thought("two")])
     with pytest.raises(LimitExceeded, match="at most 2 reflections"):
         desk.put(group, thought("three"))
-    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    monkeypatch.setattr(results, "GROUP_LIMIT", desk.row(group).nbytes)
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, [done(0, length=100), thought("one")])
     assert desk.put(group, thought("one")).new == 0

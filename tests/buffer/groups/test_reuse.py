@@ -2,16 +2,24 @@
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 
 from buffer import BufferClient
 from buffer.groups import draws
+from buffer.groups.index import Index
 from buffer.sampling.samplers import FLOOR
+from buffer.server import stats
 from buffer.storage import counts
 from buffer.tools import commands
 from buffer.tools.verify import verify
+from buffer.wire.operations import DrawGroups
+from r3l import codec, notices
+from r3l.errors import NotFound, RecordError
 from r3l.records import GroupPlan
+from r3l.run.settings.buffer import RetentionConfig
+from tests.buffer.fakes import Desk
 
 
 @pytest.fixture
@@ -232,3 +240,148 @@ def test_before_anything_was_trained_new_groups_fill_all_places(make_desk, tasks
     assert desk.draw(2) is None
     desk.complete(rewards=(1.0, 0.5))
     assert desk.draw(2).replayed == ()
+
+
+STATEFUL = """
+from buffer.sampling.samplers import Pick, Sampler
+class Rounds(Sampler):
+    def __init__(self, config):
+        super().__init__(config)
+        self.done = []
+    def pick(self, candidates, count, source):
+        self.done.append([row.group_id for row in candidates])
+        return [Pick(row) for row in candidates[-count:]]
+    def state(self):
+        return {"done": self.done}
+    def restore(self, state):
+        self.done = state["done"]
+"""
+
+
+def test_the_state_of_a_sampler_is_that_of_the_draws_on_disk_also_after_a_restart(
+    make_desk, tasks, tmp_path
+):
+    file = tmp_path / f"rounds_{tmp_path.name}.py"
+    file.write_text(STATEFUL)
+    sampler = {"name": f"{file}:Rounds", "reuse": 9}
+    desk = make_desk(max_staleness=3, sampler=sampler)
+    desk.add(tasks(9)), desk.complete(), desk.complete(), desk.complete()
+
+    def seen():
+        with desk.store.read() as txn:
+            return len(codec.unpack(txn.sampler_state(), 1 << 20)["state"]["done"])
+
+    _train(desk, 1)
+    assert seen() == 1
+    with pytest.raises(ZeroDivisionError):  # a transaction that fails takes its picks with it
+        desk.do(lambda work: (draws.draw(work, DrawGroups(2, 1, "learner"), "x"), 1 / 0))
+    desk.index = Index.load(desk.store, desk.config.buffer)
+    _train(desk, 2)
+    assert seen() == 2
+    desk.configure(sampler=sampler)  # another service
+    desk.reopen()
+    _train(desk, 3)
+    assert seen() == 3
+
+
+@pytest.mark.parametrize("share", [0.5, None])
+def test_four_samplers_give_four_runs_with_replay(make_desk, tasks, tmp_path, share):
+    file = tmp_path / f"best_{tmp_path.name}.py"
+    file.write_text(
+        "from buffer.sampling.samplers import Pick, Sampler\n"
+        "class Best(Sampler):\n"
+        "    def pick(self, candidates, count, source):\n"
+        "        best = sorted(candidates, key=lambda row: -max(row.rewards))\n"
+        "        return [Pick(row) for row in best[:count]]\n"
+    )
+    runs = {}
+    for number, name in enumerate(("fifo", "uniform", "prioritised", f"{file}:Best")):
+        sampler = {"name": name, "reuse": 9, "replay_share": share, "alpha": 4.0}
+        desk = Desk(tmp_path / f"{number}", max_staleness=20, groups_per_step=4, sampler=sampler)
+        desk.add(tasks(40))
+        for slot in range(12):
+            desk.complete(rewards=(0.0, slot * 7 % 11 / 10))
+        runs[name] = [_again(desk, step) for step in range(1, 7)]
+        desk.store.close()
+    replayed = [tuple(draw.replayed for draw in run) for run in runs.values()]
+    assert len(set(replayed)) == 4, replayed
+    if share:
+        last = {}
+        for step, drawn in enumerate(runs["fifo"], 1):
+            longest_ago = sorted(last, key=lambda group: (last[group], group))
+            assert drawn.replayed == tuple(sorted(longest_ago[: len(drawn.replayed)]))
+            last |= dict.fromkeys(drawn.groups, step)
+
+
+def _again(desk, step):
+    desk.complete(version=step - 1), desk.complete(version=step - 1)
+    drawn = desk.draw(4, version=step - 1)
+    desk.commit(drawn.draw_id, step)
+    return drawn
+
+
+def test_a_consumer_sets_priorities_that_survive_restarts_and_that_the_sampler_reads(make):
+    desk = make(groups=2, name="prioritised", reuse=9, alpha=5.0)
+    _train(desk, 1)
+    for _ in range(4):
+        desk.complete(version=1)
+    first, second = "g0000000001", "g0000000004"
+    assert desk.update_priorities({first: 1e6, second: 2e6}) == 2
+    desk.reopen()
+    assert desk.row(first).priority == 1e6
+    assert desk.draw(2, version=1).groups == (first, second)
+    assert verify(desk.store) == []
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_number_that_is_no_priority_sets_none(make, value):
+    desk = make()
+    with pytest.raises(RecordError, match=r"of group 'g0000000002': must be from 0 to"):
+        desk.update_priorities({"g0000000001": 1.0, "g0000000002": value})
+    assert desk.row("g0000000001").priority is None
+
+
+def test_a_priority_of_an_unknown_group_is_named_and_those_that_are_gone_are_left_out(make):
+    desk = make(groups=3)
+    with pytest.raises(NotFound, match="there is no group 'g77'"):
+        desk.update_priorities({"g0000000001": 1.0, "g77": 1.0})
+    assert desk.row("g0000000001").priority is None
+    drawn = desk.draw(2)
+    rest = {f"g000000000{n}" for n in (1, 2, 3)} - set(drawn.groups)
+    desk.discard(drawn.draw_id, "nonfinite")
+    assert desk.update_priorities(dict.fromkeys((*drawn.groups, *rest), 2.0)) == 1
+    desk.now += 1e6
+    [gone, *_] = desk.evict(RetentionConfig(groups=0, grace_s=0.0))
+    assert desk.update_priorities({gone: 1.0}) == 0
+
+
+def test_with_fifo_and_reuse_the_share_of_groups_that_died_of_age_is_said(
+    make_desk, tasks, capsys, monkeypatch
+):
+    monkeypatch.setattr(notices, "_said", {})
+    desk = make_desk(max_staleness=1, sampler={"name": "fifo", "reuse": 3, "replay_staleness": 9})
+    desk.add(tasks(9))
+    for _ in range(4):
+        desk.complete()
+    for step in (1, 2, 3):
+        _train(desk, step)  # the two groups that were leased first
+    assert {desk.row(f"g000000000{n}").cause for n in (3, 4)} == {"stale"}
+    assert "r3l-notice: 33% of the groups were too old before a step" in capsys.readouterr().err
+    collected = desk.do(lambda w: stats.collect(w, desk.store, stats.ActorReports(), Counter()))
+    assert (collected.stale_share, collected.drops) == (0.5, {"stale": 2})
+    desk.store.close()
+    commands.ls.callback(desk.folder, "", 50)
+    end = capsys.readouterr().err
+    assert end == "4 groups; 2 died of age, 50% of the trained and expired ones\n"
+
+
+def test_nothing_is_said_of_age_if_none_died_or_a_share_is_replayed(make_desk, tasks, capsys):
+    desk = make_desk(max_staleness=1, sampler={"reuse": 3, "replay_share": 0.5})
+    desk.add(tasks(9)), desk.complete(), desk.complete()
+    desk.store.close()
+    commands.ls.callback(desk.folder, "", 50)
+    assert capsys.readouterr().err == "2 groups\n"
+    desk.open()
+    desk.set_version(9)
+    assert desk.draw(2, version=9) is None
+    assert "r3l-notice" not in capsys.readouterr().err

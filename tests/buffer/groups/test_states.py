@@ -23,7 +23,7 @@ def _row(state, **changes):
     """A group of two slots that is in this state by every rule."""
     resolved = {"leased": (), "filling": SLOTS[:1], "expired": SLOTS[:1]}.get(state, SLOTS)
     fields = {
-        "resolved": resolved,
+        "resolved_slots": resolved,
         "of": (-1,) * len(resolved),
         "played": resolved,
         "steps": (1,) if state == "trained" else (),
@@ -47,7 +47,11 @@ def test_every_state_can_be_entered_and_left_and_every_operation_moves_something
 @pytest.mark.parametrize("before", ["new", *GROUP_STATES])
 def test_a_move_is_refused_unless_the_table_has_it(before, after, by):
     row = _row(after)
-    was = None if before == "new" else _row(before, resolved=row.resolved, played=row.played)
+    was = (
+        None
+        if before == "new"
+        else _row(before, resolved_slots=row.resolved_slots, played=row.played)
+    )
     if by in MOVES.get((before, after), ()):
         check_move(was, row, by)
     else:
@@ -70,12 +74,12 @@ def test_only_a_closed_group_is_evicted(state, purpose):
 @pytest.mark.parametrize(
     ("row", "rule"),
     [
-        (_row("leased", resolved=SLOTS[:1]), "leased only if no slot"),
-        (_row("filling", resolved=()), "filling only if some slots"),
-        (_row("filling", resolved=SLOTS), "filling only if some slots"),
-        (_row("complete", resolved=SLOTS[:1]), "complete only if all slots"),
+        (_row("leased", resolved_slots=SLOTS[:1]), "leased only if no slot"),
+        (_row("filling", resolved_slots=()), "filling only if some slots"),
+        (_row("filling", resolved_slots=SLOTS), "filling only if some slots"),
+        (_row("complete", resolved_slots=SLOTS[:1]), "complete only if all slots"),
         (_row("complete", steps=(1,)), "complete only if .*no step"),
-        (_row("drawn", resolved=SLOTS[:1]), "drawn only if .*whole training"),
+        (_row("drawn", resolved_slots=SLOTS[:1]), "drawn only if .*whole training"),
         (_row("drawn", purpose="eval"), "drawn only if .*whole training"),
         (_row("trained", steps=()), "trained only if .*a step"),
         (_row("expired", cause=""), "expired only if it has a cause"),
@@ -100,7 +104,7 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
 )
 def test_a_resolved_slot_never_changes_and_the_clock_resolves_none(by, resolved, done, why):
     state = "complete" if len(resolved) == 2 else "filling"
-    after = _row(state, resolved=resolved, played=(*SLOTS, SLOTS[0])[:done])
+    after = _row(state, resolved_slots=resolved, played=(*SLOTS, SLOTS[0])[:done])
     with pytest.raises(IllegalMove, match=why):
         check_move(_row("filling"), after, by)
 
@@ -203,7 +207,29 @@ def _evicted(desk):
     assert len(desk.evict(EVERYTHING)) == 3
 
 
-LIVES = (_leased, _overdue, _drawn, _discarded, _evicted)
+def _inserted(desk):
+    """A group that somebody inserts, drawn and given back."""
+    group = desk.insert(Task("x", "elsewhere", 0), [finished()])
+    desk.draw(1)
+    desk.release_draws()
+    assert desk.row(group).state == "trained"
+
+
+def _prioritised(desk):
+    """A group whose priority a consumer sets in each state."""
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    for change in (
+        lambda: desk.put(group, finished()),
+        lambda: desk.put(group, finished(1, reward=1.0)),
+        lambda: desk.draw(1),
+        lambda: desk.commit(1, 1),
+        lambda: None,
+    ):
+        assert desk.update_priorities({group: 0.5}) == 1
+        change()
+
+
+LIVES = (_leased, _overdue, _drawn, _discarded, _evicted, _inserted, _prioritised)
 
 
 def test_every_legal_move_happens_in_some_life(tmp_path, tasks, moves):

@@ -18,7 +18,7 @@ def row(rewards, retries=()):
     """A group of base attempts with these rewards, and of retries."""
     of = (*[-1] * len(rewards), *range(len(retries)))
     slots, plan = tuple(range(len(of))), GroupPlan(len(of))
-    made = {"resolved": slots, "of": of, "played": slots, "rewards": (*rewards, *retries)}
+    made = {"resolved_slots": slots, "of": of, "played": slots, "rewards": (*rewards, *retries)}
     return GroupRow("g1", "t", 0, plan, "trained", **made)
 
 

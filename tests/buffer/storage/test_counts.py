@@ -53,7 +53,7 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 
 
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
-    slots = {"resolved": (0, 1, 2, 3), "of": (-1, -1, 0, 0), "played": (0, 2, 3)}
+    slots = {"resolved_slots": (0, 1, 2, 3), "of": (-1, -1, 0, 0), "played": (0, 2, 3)}
     failures, rewards = ("base/engine",), (0.0, 0.5, 1.0)
     row = NEW.with_changes(**slots, rewards=rewards, failures=failures, state="complete")
     assert counts.lasting(row) == {"drop/base/engine": 1}

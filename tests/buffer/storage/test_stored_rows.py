@@ -40,7 +40,7 @@ def test_a_group_is_unfinished_held_or_closed_by_its_state_and_lease(
 
 def test_a_group_is_whole_when_every_slot_of_its_plan_is_resolved():
     assert NEW.slots == 3 and not NEW.all_resolved
-    assert NEW.with_changes(resolved=(0, 2, 1)).all_resolved
+    assert NEW.with_changes(resolved_slots=(0, 2, 1)).all_resolved
 
 
 def test_contrast_is_zero_without_two_rewards_that_differ():
@@ -54,7 +54,9 @@ def test_contrast_is_zero_without_two_rewards_that_differ():
 
 def test_rewards_of_base_attempts_are_told_apart_from_those_of_retries():
     resolved, of = (3, 1, 2, 0), (-1, -1, 1, -1)
-    row = NEW.with_changes(resolved=resolved, of=of, played=(1, 2, 0), rewards=(0.5, 1.0, 0.0))
+    row = NEW.with_changes(
+        resolved_slots=resolved, of=of, played=(1, 2, 0), rewards=(0.5, 1.0, 0.0)
+    )
     assert row.attempts == [(0, -1, 0.0), (1, -1, 0.5), (2, 1, 1.0)]
     assert row.base_rewards == [0.0, 0.5] and row.done == 3
 
@@ -66,7 +68,7 @@ RECORDS = [
           (full_result(), SlotResult(1, "skipped")), (thought(),), times={"leased": 1.5},
           fingerprints={3: "x", -1: ""}),
     GroupRow("g1", "t", 3, GroupPlan(3, "again", (AttemptKey("g0", 1),)), "filling",
-          resolved=(0, 2), of=(-1, 0), played=(0, 2), rewards=(0.5, -1.0),
+          resolved_slots=(0, 2), of=(-1, 0), played=(0, 2), rewards=(0.5, -1.0),
           reflections=(("reflect-0", 7),),
           times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
     DrawRow(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),

@@ -60,6 +60,7 @@ class Window:
             groups=ids,
             records=list(drawn.groups),
             replaced=drawn.row.replaced,
+            replayed=drawn.row.replayed,
         )
 
     def commit(self, draw_id, step):

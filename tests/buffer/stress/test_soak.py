@@ -116,6 +116,6 @@ def _missing(store, steps, puts):
         ]
         for group_id, key in puts:  # a slot, or the name of a reflection
             row = txn.row(group_id)
-            held = () if row is None else (*row.resolved, *dict(row.reflections))
+            held = () if row is None else (*row.resolved_slots, *dict(row.reflections))
             lost += [] if txn.evicted(group_id) or key in held else [(group_id, key)]
     return lost

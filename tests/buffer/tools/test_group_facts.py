@@ -1,5 +1,7 @@
 """The facts of a group, and filters over them: what is accepted, what is refused and how."""
 
+from pathlib import Path
+
 import pytest
 
 from buffer.tools import store_reads
@@ -89,3 +91,21 @@ def test_the_gain_of_a_group_is_that_of_its_best_retry_of_a_played_attempt(desk,
     plain = desk.complete(rewards=(0.0, 1.0))
     gains = {row["group"]: row["gain"] for row in store_reads.rows(desk.store)}
     assert gains == {group: 0.75, plain: None}
+
+
+def test_filters_and_samplers_call_every_fact_by_one_name(desk, tasks):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, [finished(), finished(1, of=0, reward=0.5)])
+    row = desk.row(group)
+    facts = next(iter(store_reads.rows(desk.store)))
+    assert facts == {name: getattr(row, name) for name in NAMES}
+    assert (row.reward, row.min_reward, row.gain, row.mean_reward) == (0.5, 0.0, 0.5, 0.25)
+    assert (row.resolved, row.resolved_slots, row.env, row.step, row.uses) == (
+        2, (0, 1), "workshop", -1, 0,
+    )  # fmt: skip
+
+
+def test_the_page_on_the_buffer_names_every_fact():
+    page = Path("docs/buffer.md").read_text(encoding="utf-8").partition("A filter of `ls`")[2]
+    assert [name for name in NAMES if f"`{name}`" not in page] == []

@@ -96,7 +96,7 @@ def test_a_reflection_that_is_missing_or_too_many_is_found(filled):
     assert "g0000000001: is trained, but still has results of single slots or refl" in said
 
 
-@pytest.mark.parametrize("changes", [{"of": (5,)}, {"resolved": (1,), "of": (-1,)}])
+@pytest.mark.parametrize("changes", [{"of": (5,)}, {"resolved_slots": (1,), "of": (-1,)}])
 def test_a_row_whose_slots_are_not_those_of_its_record_is_found(filled, changes):
     row = filled.row("g0000000001").with_changes(**changes)
     said = _problems(filled, lambda txn: txn.put_row(row))

@@ -10,12 +10,13 @@ from r3l.run.actor_metrics import ActorMetrics
 def test_expired_groups_are_shown_by_cause_and_slots_by_role_and_cause() -> None:
     stats = BufferStats(
         drops={"stale": 2},
+        stale_share=0.25,
         slot_drops={"base/stale": 3, "distilled/engine": 1},
         partial_dropped={"damaged": 1},
         algorithm_failed={"plan": 4},
     )
     metrics = buffer_metrics(stats)
-    assert metrics["buffer/expired_stale"] == 2
+    assert metrics["buffer/expired_stale"] == 2 and metrics["buffer/stale_share"] == 0.25
     assert metrics["buffer/slots_base_stale"] == 3
     assert metrics["buffer/partial_dropped_damaged"] == 1
     assert metrics["buffer/algorithm_failed_plan"] == 4

@@ -97,7 +97,7 @@ def loss_of(algorithm, batch):
 
 def total(batch, loss, **options):
     """The loss of a batch by one of `losses`."""
-    batch = batch.masked().with_unit_ratio_for_distilled()
+    batch = batch.masked().with_unit_ratios()
     return batch.total(loss(batch, **options)[0]).item()
 
 

@@ -58,11 +58,12 @@ def test_a_loss_gets_every_field_of_its_rows() -> None:
         return {"nothing": 0 * batch.logprobs_BT.sum()}
 
     row = made_row([3, 4, 5], old=-1.0, advantage=[0, 1, 2], weight=0.25, distilled=True)
-    sums_of([row, made_row([3, 6], loss="mine")], loss, referenced=True)
+    sums_of([row, made_row([3, 6], loss="mine", measured=False)], loss, referenced=True)
     [batch] = seen
     assert batch.advantages_BT.tolist() == [[0, 1, 2], [0, 0, 0]]
     assert batch.weights_BT[0].tolist() == [0.25] * 3 and batch.losses == ("policy", "mine")
     assert batch.distilled_B.tolist() == [True, False]
+    assert batch.unmeasured_B is not None and batch.unmeasured_B.tolist() == [False, True]
     assert batch.reference_BT is not None and batch.old_logprobs_BT[0].tolist() == [-1.0] * 3
     assert batch.mask_BT.tolist() == [[False, True, True], [False, True, False]]
 
@@ -77,12 +78,13 @@ def test_drift_is_measured_on_the_rows_of_the_policys_loss_by_their_role() -> No
         made_row([3, 4], old=LOGPROBS - 1, distilled=True),
         made_row([3, 4], old=LOGPROBS, reused=True),
         made_row([3, 4, 5], loss=IMITATION),
+        made_row([3, 4, 5, 6, 7], old=0.0, measured=False),
     ]
     _, sums = sums_of(rows, nothing)
     tokens = {name: sums[f"sum_tokens_{name}"] for name in ("all", "base", "distilled", "reused")}
     assert tokens == {"all": 5, "base": 3, "distilled": 1, "reused": 1}
     assert sums["sum_tokens_fresh"] == 1 and sums["sum_gap_distilled"] == pytest.approx(1.0)
-    assert sums["sum_entropy_base"] == 6.0 and sums["sum_input_tokens"] == 11.0
+    assert sums["sum_entropy_base"] == 6.0 and sums["sum_input_tokens"] == 16.0
 
 
 def test_a_micro_batch_without_rows_is_not_shown_to_the_algorithm() -> None:

@@ -21,7 +21,7 @@ WEIGHTS = {
 }
 
 
-def batch_of(ratios, distilled=(False, False)):
+def batch_of(ratios, distilled=(False, False), unmeasured=None):
     new = torch.full((2, 3), -2.0, dtype=torch.float64, requires_grad=True)
     old = -2.0 - torch.tensor(ratios, dtype=torch.float64).log()
     return TokenBatch(
@@ -31,6 +31,7 @@ def batch_of(ratios, distilled=(False, False)):
         advantages_BT=torch.tensor([[1.0] * 3, [-2.0] * 3], dtype=torch.float64),
         weights_BT=torch.ones(2, 3, dtype=torch.float64),
         distilled_B=torch.tensor(distilled),
+        unmeasured_B=None if unmeasured is None else torch.tensor(unmeasured),
     )
 
 
@@ -77,6 +78,26 @@ def test_distilled_rows_are_not_corrected():
     assert parts["ratio_correction_dropped"] == 0.0
     want = -(3 * 1.0) + 2 * (1.5 + 1.2 + 1.0)
     assert value.item() == pytest.approx(want)
+
+
+@pytest.mark.parametrize("rule", [*WEIGHTS, "none"])
+def test_rows_without_log_probabilities_have_a_ratio_of_1_under_every_rule(rule):
+    algorithm = get("grpo", kl_coef=0.0, ratio_correction=rule)
+    batch = batch_of([[20.0, 1e-6, 4.0], [1.0, 1.0, 1.0]], unmeasured=(True, False))
+    value, parts = loss_of(algorithm, batch)
+    [gradient] = torch.autograd.grad(value, batch.logprobs_BT)
+    assert value.item() == pytest.approx(-(3 * 1.0) + 3 * 2.0)
+    assert gradient.tolist() == [pytest.approx([-1.0] * 3), pytest.approx([2.0] * 3)]
+    assert parts.get("ratio_correction_dropped", 0.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "rloo", "r3", "arpo", "spear"])
+def test_no_ratio_loss_of_a_row_without_log_probabilities_depends_on_what_is_stored(name):
+    def value(ratio):
+        batch = batch_of([[ratio] * 3, [1.1, 0.9, 1.0]], unmeasured=(True, False))
+        return loss_of(get(name, kl_coef=0.0), batch)[0].item()
+
+    assert value(1e-6) == value(1.0) == value(1e6)
 
 
 def test_a_group_of_one_base_attempt_has_no_deviation_to_divide_by():

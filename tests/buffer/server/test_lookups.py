@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.groups import lookups
+from buffer.server import lookups
 from buffer.storage.transaction import Txn
 from buffer.wire.operations import QueryGroups
 from r3l.errors import LimitExceeded

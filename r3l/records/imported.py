@@ -1,0 +1,180 @@
+"""Makes attempts that no actor of this run played: from tokens, a chat, or another run's records.
+
+tokens, spans of the responses, reward ─► imported_attempt ─┐
+messages of a chat, reward ─────────────► imported_chat ────┤
+attempts of another run ──────────────────────► as_imported ┴─► insert (buffer.groups.insertion)
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from r3l.errors import RecordError
+from r3l.records.groups import ReflectionRecord, SlotResult
+from r3l.records.trajectory import Trajectory
+
+ELSEWHERE = -1
+"""The policy version of what no learner of this run made."""
+RULE = "messages are an optional system message, then user and assistant by turns, as role, content"
+
+
+class Chat(Protocol):
+    """What is needed of a chat format (r3l.rollout.chat.ChatFormat)."""
+
+    end_id: int
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+    def open(self, system: str, user: str) -> tuple[int, ...]: ...
+    def turn(self, role: str, content: str) -> tuple[int, ...]: ...
+    def encode(self, text: str) -> tuple[int, ...]: ...
+
+
+def imported_attempt(
+    token_ids: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    reward: float,
+    *,
+    source: str,
+    logprobs: Sequence[float] | None = None,
+    actions: Sequence[str] | None = None,
+    observations: Sequence[str] | None = None,
+    system: str = "",
+    **more: Any,
+) -> Trajectory:
+    """Makes an attempt from tokens.
+
+    `spans`: (start, end) of each of the K responses. `source`: where the attempt comes from.
+    `logprobs`: one for each token, or one for each token of the responses; None: unknown. The texts
+    `actions` (K) and `observations` (K + 1) are only shown. `more`: fields of Trajectory. Raises
+    RecordError if lengths differ, or if a value cannot be.
+    """
+    if not source:
+        raise RecordError(
+            "an imported attempt has no source; say where it comes from", field="source"
+        )
+    ids, edges = _whole("token_ids", token_ids, 1), _whole("spans", spans, 2)
+    steps = len(edges)
+    if edges.shape != (steps, 2):
+        raise RecordError(f"spans {spans!r:.80}: each must be (start, end)", field="step_spans")
+    nowhere = np.full(steps, ELSEWHERE, np.int32)
+    fields: dict[str, Any] = {
+        "slot": 0,
+        "step_versions": nowhere,
+        "step_newest_versions": nowhere,
+        "step_seconds": np.zeros(steps, np.float32),
+    }
+    silent = Trajectory(
+        **fields | more,
+        token_ids=ids,
+        logprobs=np.zeros(len(ids), np.float32),
+        step_spans=edges,
+        reward=float(reward),
+        system=system,
+        observations=tuple(("",) * (steps + 1) if observations is None else observations),
+        actions=tuple(("",) * steps if actions is None else actions),
+        source=source,
+    )
+    return silent if logprobs is None else _with_logprobs(silent, logprobs)
+
+
+def imported_chat(
+    chat: Chat, messages: Sequence[Mapping[str, str]], reward: float, *, source: str
+) -> Trajectory:
+    """Makes an attempt from the messages of a chat, such as people or other systems wrote. Its K
+    responses are the K assistant messages, in the tokens that the template gives them, and their
+    log-probabilities are unknown. `chat`: that of the run's model. `messages`: mappings with `role`
+    and `content`. Raises RecordError if they are not a system message, which may be missing, and
+    then user and assistant by turns."""
+    turns = [_checked(message) for message in messages]
+    system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
+    roles = [role for role, _ in turns]
+    if not roles or roles != [("user", "assistant")[n % 2] for n in range(len(roles))]:
+        raise RecordError(f"messages with the roles {roles!s:.80}: {RULE}", field="messages")
+    if len(turns) < 2:
+        raise RecordError("messages without an assistant's: there is nothing to learn from")
+    ids, spans = list[int](), list[tuple[int, int]]()
+    for number, (role, text) in enumerate(turns):
+        if role == "user":
+            ids += chat.turn("user", text) if number else chat.open(system, text)
+            continue
+        ids += chat.prompt_ids
+        response = chat.encode(text)
+        spans.append((len(ids), len(ids) + len(response) + 1))
+        ids += [*response, chat.end_id]
+    said = [text for role, text in turns if role == "user"]
+    actions = [text for role, text in turns if role == "assistant"]
+    observations = said if len(said) > len(actions) else [*said, ""]
+    return imported_attempt(
+        ids, spans, reward, source=source, system=system,
+        actions=actions, observations=observations,
+    )  # fmt: skip
+
+
+def as_imported(result: SlotResult, source: str, *, own: bool = False) -> SlotResult:
+    """Returns a slot's result as it is inserted, with a source if it has none. `own`: its versions
+    are those of this run; otherwise they, and the groups where its attempt began, are another
+    run's."""
+    attempt = result.trajectory
+    if attempt is None:
+        return result
+    attempt = replace(attempt, source=attempt.source or source)
+    if not own:
+        attempt = _elsewhere(attempt, source)
+    return replace(result, trajectory=attempt)
+
+
+def reflection_as_imported(thought: ReflectionRecord, *, own: bool = False) -> ReflectionRecord:
+    """Returns a reflection as it is inserted. `own`: see `as_imported`."""
+    return thought if own else replace(thought, version=ELSEWHERE)
+
+
+def _elsewhere(attempt: Trajectory, source: str) -> Trajectory:
+    def nowhere(record: Any) -> Any:
+        versions = np.full(len(record.step_spans), ELSEWHERE, np.int32)
+        return replace(record, step_versions=versions, step_newest_versions=versions)
+
+    origin = attempt.origin
+    if origin is not None and "/" not in origin.group_id:  # this run has another group of that id
+        origin = replace(origin, group_id=f"{source}/{origin.group_id}")
+    segments = tuple(map(nowhere, attempt.extra.segments))
+    extra = replace(attempt.extra, segments=segments) if segments else attempt.extra
+    moved: Trajectory = replace(nowhere(attempt), origin=origin, extra=extra)
+    return moved
+
+
+def _with_logprobs(attempt: Trajectory, logprobs: Sequence[float]) -> Trajectory:
+    given, mask = np.asarray(logprobs, np.float32), attempt.response_mask
+    if given.shape == (int(mask.sum()),):
+        whole = np.zeros(len(mask), np.float32)
+        whole[mask] = given
+    elif given.shape == mask.shape:
+        whole = np.where(mask, given, np.float32(0))
+    else:
+        raise RecordError(
+            f"{given.size} log-probabilities for {len(mask)} tokens, {int(mask.sum())} of them in "
+            "responses; give one for each token, or one for each token of the responses",
+            field="logprobs",
+        )
+    return replace(attempt, logprobs=whole)
+
+
+def _whole(name: str, values: Any, dimensions: int) -> Any:
+    """Returns whole numbers as an int32 array. Raises RecordError for anything else."""
+    try:
+        found = np.array(values)
+        exact = found.astype(np.int32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"{name}: must be whole numbers ({error})", field=name) from None
+    if found.dtype.kind not in "iu" or found.ndim != dimensions or (exact != found).any():
+        raise RecordError(f"{name} {values!r:.80}: must be whole numbers of 32 bits", field=name)
+    return exact
+
+
+def _checked(message: Mapping[str, str]) -> tuple[str, str]:
+    role, text = (message.get(key) for key in ("role", "content"))
+    if not isinstance(role, str) or not isinstance(text, str):
+        raise RecordError(f"message {message!r:.80}: {RULE}", field="messages")
+    return role, text

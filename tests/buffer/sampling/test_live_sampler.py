@@ -1,0 +1,214 @@
+"""The sampler of a service: one instance, with settings and state of its own, and named faults."""
+
+import pytest
+
+from buffer.sampling import samplers
+from buffer.sampling.live_sampler import STATE_LIMIT, LiveSampler
+from r3l import codec
+from r3l.errors import UserError
+from r3l.run.settings.sampling import SamplerConfig
+from tests.buffer.sampling.test_samplers import MANY
+
+TEXT = """
+from functools import cached_property
+from typing import ClassVar
+import numpy as np
+from buffer.sampling.samplers import Pick, Sampler
+
+class Plain(Sampler):
+    temperature: float = 1.5
+    kinds: ClassVar[int] = 3
+    _hidden: int = 0
+    def pick(self, candidates, count, source):
+        return [Pick(row, weight=self.temperature) for row in candidates[:count]]
+
+class Remembers(Plain):
+    def __init__(self, config):
+        super().__init__(config)
+        self.seen = []
+    def pick(self, candidates, count, source):
+        self.seen += [row.group_id for row in candidates[:count]]
+        return super().pick(candidates, count, source)
+
+class Saves(Remembers):
+    def state(self):
+        return {"seen": self.seen}
+    def restore(self, state):
+        self.seen = list(state["seen"])
+
+class Generator(Plain):
+    def __init__(self, config):
+        super().__init__(config)
+        self.rng = np.random.default_rng(0)
+    def pick(self, candidates, count, source):
+        self.rng.random()
+        return super().pick(candidates, count, source)
+
+class Cached(Plain):
+    @cached_property
+    def table(self):
+        return [1, 2]
+    def pick(self, candidates, count, source):
+        assert self.table
+        return super().pick(candidates, count, source)
+
+class Big(Saves):
+    def state(self):
+        return {"text": "x" * (2 << 20)}
+
+class Strange(Saves):
+    def state(self):
+        return {"seen": object()}
+
+class Fails(Plain):
+    def pick(self, candidates, count, source):
+        return [Pick(row) for row in candidates if row.nothing]
+
+class Foreign(Plain):
+    def pick(self, candidates, count, source):
+        return [Pick(candidates[0].with_changes(group_id="g9"))]
+
+class Twice(Plain):
+    def pick(self, candidates, count, source):
+        return [Pick(candidates[0])] * count
+
+class Rows(Plain):
+    def pick(self, candidates, count, source):
+        return candidates[:count]
+
+class Few(Plain):
+    def pick(self, candidates, count, source):
+        return [Pick(candidates[0])]
+
+class NoPick(Sampler):
+    pass
+
+class Alpha(Plain):
+    alpha: float = 2.0
+
+class State(Plain):
+    state: int = 2
+"""
+
+
+@pytest.fixture
+def named(tmp_path):
+    file = tmp_path / f"live_{tmp_path.name}.py"
+    file.write_text(TEXT)
+
+    def config(name, **own):
+        return SamplerConfig(name=f"{file}:{name}", **own)
+
+    return config
+
+
+def pick(sampler, count=2):
+    return sampler.pick(MANY, count, samplers.random_source(0, 0))
+
+
+def test_a_class_declares_settings_of_its_own_and_gets_their_values(named):
+    assert pick(LiveSampler(named("Plain")))[0].weight == 1.5
+    assert pick(LiveSampler(named("Plain", temperature=2)))[0].weight == 2.0
+    assert pick(LiveSampler(named("Plain", own={"temperature": 3}, reuse=2)))[0].weight == 3.0
+
+
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [
+        ({"temprature": 1}, "buffer.sampler.temprature: unknown; did you mean temperature"),
+        ({"temperature": "hot"}, "buffer.sampler.temperature: must be a number"),
+        ({"_hidden": 1}, "buffer.sampler._hidden: unknown"),
+        ({"kinds": 1}, "buffer.sampler.kinds: unknown"),
+    ],
+)
+def test_a_wrong_setting_of_a_users_class_is_named(named, own, rule):
+    with pytest.raises(UserError, match=rule.replace("; did you mean", ".*")) as refused:
+        LiveSampler(named("Plain", **own))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["Alpha", "State"])
+def test_a_setting_may_not_hide_what_every_sampler_has(named, name):
+    with pytest.raises(UserError, match=f"{name}.{name.lower()} has the name of something"):
+        LiveSampler(named(name))
+
+
+def test_a_sampler_of_r3l_has_no_settings_of_its_own():
+    with pytest.raises(ValueError, match="fifo has no settings of its own"):
+        SamplerConfig(name="fifo", own={"temperature": 2})
+    with pytest.raises(ValueError, match="temperature"):
+        SamplerConfig(name="fifo", temperature=2)
+
+
+def test_one_instance_picks_as_long_as_the_service_lives_and_its_state_comes_back(named):
+    live = LiveSampler(named("Saves"))
+    live.restore(None)
+    assert live.keeps_state and (pick(live), pick(live))
+    saved = live.saved()
+    again = LiveSampler(named("Saves"))
+    again.restore(saved)
+    pick(again, 1)
+    assert codec.unpack(again.saved(), STATE_LIMIT)["state"]["seen"] == [
+        MANY[i].group_id for i in (0, 1, 0, 1, 0)
+    ]
+
+
+def test_a_pick_that_was_undone_leaves_no_state(named):
+    live = LiveSampler(named("Saves"))
+    pick(live)
+    saved = live.saved()
+    pick(live)
+    live.restore(saved)
+    assert live.saved() == saved
+    live.restore(None)
+    assert codec.unpack(live.saved(), STATE_LIMIT)["state"] == {"seen": []}
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("Remembers", "seen"), ("Generator", "rng")])
+def test_state_that_a_restart_would_lose_is_refused(named, name, attribute):
+    live = LiveSampler(named(name))
+    with pytest.raises(UserError, match=f"pick changed self.{attribute}, which a restart"):
+        pick(live)
+
+
+@pytest.mark.parametrize("name", ["Plain", "Cached"])
+def test_what_only_reads_itself_keeps_no_state(named, name):
+    live = LiveSampler(named(name))
+    assert pick(live) and pick(live) and live.saved() is None
+
+
+def test_the_state_of_another_sampler_is_said_to_be_lost(named, caplog):
+    live = LiveSampler(named("Saves"))
+    pick(live)
+    for other in (named("Plain"), SamplerConfig(name="uniform")):
+        LiveSampler(other).restore(live.saved())
+        assert "is not used by" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("name", ["Big", "Strange"])
+def test_state_that_cannot_be_stored_is_refused(named, name):
+    live = LiveSampler(named(name))
+    with pytest.raises(UserError, match="state: cannot be stored"):
+        live.saved()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Twice", "returned group g0000000000 twice; it must return 2 picks"),
+        ("Foreign", "returned group g9, which is no candidate"),
+        ("Rows", "which is no Pick"),
+        ("Few", "returned 1 picks; it must return 2"),
+        ("Fails", r"raised AttributeError: .*nothing.* \(live_.*\.py line 5\d\)"),
+    ],
+)
+def test_a_fault_of_a_users_sampler_is_named_in_one_line(named, name, why):
+    with pytest.raises(UserError, match=why) as refused:
+        pick(LiveSampler(named(name)))
+    assert f":{name}: pick " in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_class_without_pick_is_refused_when_it_is_made(named):
+    with pytest.raises(UserError, match="NoPick: making it raised TypeError"):
+        LiveSampler(named("NoPick"))
