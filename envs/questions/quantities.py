@@ -16,8 +16,10 @@ _RATIO_NAME = re.compile(r"[A-Za-z]\w*(?:\s*:\s*[A-Za-z]\w*)+\s*=\s*")
 _NUMBERED = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
 _WHOLE = re.compile(r"\([^()]*\)")
 _LISTED = re.compile(r"[,;]|\\cup(?![a-zA-Z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\.?"
+_MONTHS = (
+    "january february march april may june july august september october november december"
+).split()
+_MONTH = rf"(?P<month>{'|'.join(_MONTHS)}|(?:{'|'.join(m[:3] for m in _MONTHS)}|sept)\b\.?)"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?:\s*,?\s*(?P<year>\d{4}))?"
 _DATES = [
@@ -93,7 +95,7 @@ def _date(text: str) -> tuple[int, ...] | None:
         return tuple(int(part) for part in found.groups() if part and part.isdigit())
     for form in _DATES:
         if found := form.fullmatch(text):
-            month = _MONTHS.index(found["month"].lower()) + 1
+            month = [name[:3] for name in _MONTHS].index(found["month"][:3].lower()) + 1
             return int(found["year"] or 0), month, int(found["day"])
     return None
 
