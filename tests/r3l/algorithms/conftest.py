@@ -38,5 +38,6 @@ def batch():
         advantages_BT=column(3.0, -0.5, 0.0, 1.0),
         weights_BT=column(0.1, 0.2, 0.3, 0.4),
         distilled_B=torch.tensor([False, False, True, True]),
+        unmeasured_B=torch.tensor([False, False, False, True]),
         reference_BT=logprobs(),
     )
