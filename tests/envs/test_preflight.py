@@ -83,7 +83,7 @@ def test_what_a_reset_or_step_raises_is_told_with_the_task_and_the_line_of_the_u
     with pytest.raises(UserError) as caught:
         tried(name)
     call = "reset" if where == "reset" else "step('try')"
-    assert str(caught.value).startswith(f"env {name}: {call} of task {name}/train/000000: ")
+    assert str(caught.value).startswith(f"env {name}: {call} of task mine.py:Mine/train/000000: ")
     assert str(caught.value).endswith(named.replace("FILE", str(tmp_path / "mine.py")))
 
 

@@ -15,6 +15,8 @@ def test_the_index_can_be_rebuilt_from_the_store(desk, tasks, done):
     before = vars(desk.index)
     desk.reopen()
     for name, value in vars(desk.index).items():
+        if name == "sampler_restored":  # of the service, whose sampler is new too
+            continue
         if name == "last_seen":  # consumers cannot reach a service that is down
             assert value == {}
             continue

@@ -303,7 +303,7 @@ def test_the_newest_progress_of_an_open_slot_goes_to_the_next_holder(desk, tasks
     for result in (done(1, length=8), done(1, length=9), retry):
         assert desk.put_partial(lease.group_id, result) == 1
     desk.put(lease.group_id, done(0))
-    assert desk.draw(1) is None and desk.row(lease.group_id).resolved == (0,)
+    assert desk.draw(1) is None and desk.row(lease.group_id).resolved_slots == (0,)
     desk.reopen()
     desk.now += 11
     taken = desk.lease("b")

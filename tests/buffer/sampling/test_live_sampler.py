@@ -200,7 +200,7 @@ def test_state_that_cannot_be_stored_is_refused(named, name):
         ("Foreign", "returned group g9, which is no candidate"),
         ("Rows", "which is no Pick"),
         ("Few", "returned 1 picks; it must return 2"),
-        ("Fails", r"raised AttributeError: .*nothing.* \(live_.*\.py line 5\d\)"),
+        ("Fails", r"raised AttributeError: .*nothing.* \(.*live_.*\.py:5\d\)"),
     ],
 )
 def test_a_fault_of_a_users_sampler_is_named_in_one_line(named, name, why):

@@ -75,7 +75,7 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
             "line 1: .*roles assistant",
         ),
         *(
-            (({"prompt": "q", "answer": "1", name: value},), f"row 1: its {name} ")
+            (({"prompt": "q", "answer": "1", name: value},), f"line 1: its {name} ")
             for name, value in (
                 ("images", ["a.png"]),
                 ("image", {"bytes": ""}),
@@ -89,11 +89,11 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         *(
             (({"prompt": [{"role": "user", "content": "q"} | more], "answer": "1"},), says)
             for more, says in (
-                ({"name": "Ann"}, "row 1: the name of its messages"),
-                ({"tool_calls": [{}]}, "row 1: the tool_calls of"),
-                ({"content": [{"type": "image_url", "image_url": ""}]}, "row 1: the content of"),
-                ({"content": None}, "row 1: the content of"),
-                ({"content": []}, "row 1: the content of"),
+                ({"name": "Ann"}, "line 1: the name of its messages"),
+                ({"tool_calls": [{}]}, "line 1: the tool_calls of"),
+                ({"content": [{"type": "image_url", "image_url": ""}]}, "line 1: the content of"),
+                ({"content": None}, "line 1: the content of"),
+                ({"content": []}, "line 1: the content of"),
             )
         ),
     ],

@@ -101,5 +101,5 @@ def test_feedback_on_a_right_answer_does_not_repeat_it(half):
 
 
 def test_reflect_with_answer_is_true_or_false(half):
-    with pytest.raises(UserError, match="reflect_with_answer is 'yes'"):
+    with pytest.raises(UserError, match="reflect_with_answer: must be true or false"):
         half(reflect_with_answer="yes")

@@ -52,9 +52,9 @@ def world(tmp_path: Path) -> str:
 def test_a_panel_is_the_same_every_time_and_of_its_tasks_alone(world: str) -> None:
     panel = usual_panel(world, tasks=5)
     assert panel == usual_panel(world, tasks=5) and len(panel.digest) == 16
-    assert panel.tasks[0].id == f"{world}/eval/000000"
+    assert panel.tasks[0].id == "world.py:World/eval/000000"
     assert panel.facts == {
-        "env": world, "split": "eval", "tasks": 5, "digest": panel.digest,
+        "env": "world.py:World", "split": "eval", "tasks": 5, "digest": panel.digest,
     }  # fmt: skip
     fewer = usual_panel(world, tasks=4)
     assert fewer.tasks == panel.tasks[:4] and fewer.digest != panel.digest
@@ -120,7 +120,9 @@ def test_a_panel_file_reads_back_and_says_what_differs(world: str, tmp_path: Pat
     for text, other in said.items():
         assert text in difference(other, known)
     moved = usual_panel(world, {"shown": "/x"}, 4)
-    assert f"differs in 4 of 4 tasks; the first is {world}/eval/000000" in difference(moved, known)
+    assert "differs in 4 of 4 tasks; the first is world.py:World/eval/000000" in difference(
+        moved, known
+    )
 
 
 def test_a_differing_panel_is_refused_or_marked_and_never_silent(world: str) -> None:

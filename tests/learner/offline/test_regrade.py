@@ -83,7 +83,7 @@ def test_the_same_environment_gives_the_same_store_but_for_the_link(
     assert sound(tmp_path / "new") and sound(store)
     with Store(tmp_path / "new", read_only=True) as new:
         (link,) = store_reads.regrades(new)
-    assert (link.store, link.env) == (str(store.resolve()), f"{WORLDS}:Corridor")
+    assert (link.store, link.env) == (str(store.resolve()), f"{WORLDS.name}:Corridor")
     assert (link.attempts, link.changed, link.left_out) == (9, 0, {})
 
 
