@@ -67,7 +67,7 @@ def answer(prompt: str, params: SampleParams, number: int) -> str:
     if "<tool_response>" in prompt or '"multiply"' not in prompt + "x":
         if "transfer_to_poet" in prompt and "You are a poet" not in prompt:
             return '<tool_call>\n{"name": "transfer_to_poet", "arguments": {}}\n</tool_call>'
-        return f"It is 156 ({number})."
+        return f"({number}) It is 156."
     return f"I multiply ({number}).\n" + "\n".join([CALL] * (3 if "three of them" in prompt else 1))
 
 
