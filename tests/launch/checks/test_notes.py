@@ -125,8 +125,8 @@ def test_fields_that_only_the_grader_sees_are_told_once(tmp_path: Path) -> None:
     reward = f"{tmp_path}/grade.py:grade"
     told = [line for line in agent_of(tmp_path, reward=reward) if "grader alone" in line]
     assert told == [
-        "env agent: the tasks' answer is shown to the grader alone; env.options.hidden lists the "
-        "fields that the agent does not see"
+        "env agent: the tasks' answer is shown to the grader alone, and question to the agent too; "
+        "env.options.hidden=[...] lists the fields that the agent does not see"
     ]
     for options in ({}, {"reward": reward, "hidden": ["answer"]}):
         assert not [line for line in agent_of(tmp_path, **options) if "grader alone" in line]
