@@ -8,7 +8,7 @@ from pathlib import Path
 from envs import registry
 from envs.agents.agent_tasks import NAME as AGENT
 from envs.agents.agent_tasks import Hidden
-from envs.agents.agent_variables import secret_names
+from envs.agents.agent_variables import client_names, secret_names
 from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
@@ -54,7 +54,10 @@ def _unset(env: EnvConfig, environ: Mapping[str, str]) -> Iterator[str]:
     """Names the variables that environments, agents and graders do not get."""
     if all(registry.in_process(name) for name in env.names):
         return
-    if names := secret_names(environ, env.pass_environment):
+    names = secret_names(environ, env.pass_environment)
+    if env.has_agents:
+        names = sorted({*names, *client_names(environ, env.pass_environment)})
+    if names:
         yield (
             f"environments and agents do not get {', '.join(names)}; list in "
             "env.pass_environment those that they need"

@@ -136,8 +136,9 @@ def test_variables_that_agents_do_not_get_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "x")
+    monkeypatch.setenv("LLM_BASE_URL", "http://x")
     (line,) = (line for line in agent_of(tmp_path) if "do not get" in line)
-    assert "MY_TOKEN" in line and "env.pass_environment" in line
+    assert "LLM_BASE_URL, MY_TOKEN" in line and "env.pass_environment" in line
     told = agent_of(tmp_path, "env.pass_environment=['*']")
     assert not any("do not get" in line for line in told)
     assert lines() == []  # the built-in world is played inside the actor
