@@ -15,7 +15,7 @@ from r3l.models.weight_shapes import check_shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """The files by which transformers finds weights in one file, and in several."""
-_FEWER_BITS = ("F8", "F4", "F6")
+_FEWER_BITS = ("F8", "F4", "F6_")
 _WHOLE = ("I", "U")
 """Types of whole numbers, in which only quantized weights are."""
 _PACKED = re.compile(r"\.(?:qweight|qzeros|weight_packed|SCB|absmax|quant_map)$")
@@ -28,16 +28,17 @@ def check_weights(folder: Path, called: str) -> None:
     files = sorted(folder.glob("*.safetensors"))
     if not files and not (folder / INDEX).exists():
         _refuse_without(folder, called)
-    found = {file.name: _header(file, called) for file in files}
+    found, read = {file.name: _header(file, called) for file in files}, {SINGLE}
     if (folder / INDEX).exists():
         index = _index(folder / INDEX, called)
         _compare(found, index, f"{called}: {INDEX}")
+        read = set(index.values())
     elif SINGLE not in found:
         raise UserError(
             f"{called}: its weights are {files[0].name}, without {SINGLE} or {INDEX}, by which "
             "they are found; copy the whole folder, or save the model with save_pretrained"
         )
-    tensors = {name: of for each in found.values() for name, of in each.items()}
+    tensors = {name: of for file in read for name, of in found[file].items()}
     shapes = {name: of["shape"] for name, of in tensors.items()}
     settings = _settings(folder)
     plain = not _quantized(settings) and not _fewer_bits(tensors)

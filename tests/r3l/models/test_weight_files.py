@@ -173,6 +173,11 @@ def test_one_file_needs_no_index_and_a_null_is_no_quantization(model: Path) -> N
     assert "its weights are weights.safetensors, without" in checked(model)
 
 
+def test_weights_that_are_not_loaded_may_have_other_layers(model: Path) -> None:
+    save_file({"layers.7.mlp.weight": np.zeros((9, 9))}, model / "consolidated.safetensors")
+    assert checked(model) == ""
+
+
 def test_quantized_weights_may_play_and_not_learn(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(builtin_policy(), folder)
