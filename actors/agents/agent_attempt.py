@@ -359,7 +359,8 @@ class AgentEnvironment:
             code = state.exit
             error = AgentKilled if code in KILLED else EnvironmentFailed
             why = f"the agent ended with exit code {code}: {state.stderr}"
-            if missed := [name for name in facts.hidden if f"{name!r}" in state.stderr]:
+            lacks = {name: repr(name.rpartition(".")[2]) for name in facts.hidden}
+            if missed := [name for name, key in lacks.items() if key in state.stderr]:
                 why += f" (only the grader sees {missed[0]}: env.options.hidden)"
             raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":

@@ -24,7 +24,7 @@ from envs.agents.agent_checks import (
 )
 from envs.agents.agent_process import AgentProcess, Argv
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, Operation, ProcessState, Saved
-from envs.agents.agent_tasks import NAME, Hidden, read_tasks
+from envs.agents.agent_tasks import FIELD, NAME, Hidden, read_tasks
 from envs.agents.agent_variables import child_environment
 from envs.agents.opened_folder import FOLDER, OpenedFolder
 from envs.base import TaskSource
@@ -44,9 +44,6 @@ LONGEST_ARGUMENT = (128 << 10) - 1
 SAVED: dict[str, Saved] = {"": "folder", NOTHING: "nothing"}
 """What is saved by a value of the option `snapshot`. By any other value: all state."""
 
-FIELD = re.compile(r"\{(\w+)\}")
-"""A field of the task in a command, such as `{question}`."""
-
 
 class Agent:
     """A program to train.
@@ -64,7 +61,7 @@ class Agent:
     - `restore`: the command that restores the state outside the folder (envs.agents.workspace_copy)
     - `mcp`: MCP servers by name, each a command or a URL
     - `hidden`: fields of the tasks that only the grader sees, such as `answer` or `info.answer`;
-      by default, with a grader, those in envs.agents.agent_tasks.ANSWERS
+      by default, with a grader, those in envs.agents.agent_tasks.ANSWER
     - `fence`: whether the kernel keeps the agent, its MCP servers and the grader from signalling
       other processes and from reading their memory and variables (Linux 6.12). Then `sudo` fails,
       and root loses CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_PERFMON.
@@ -135,8 +132,7 @@ class Agent:
             work.mkdir()
         found = work.lstat()
         self.identity = [found.st_dev, found.st_ino]
-        hidden = [name for name in self.hidden.names if name.partition(".")[0] in task]
-        return replace(self.facts, task=self.shown, hidden=hidden)
+        return replace(self.facts, task=self.shown, hidden=self.hidden.of(task))
 
     def start(self, variables: dict[str, str]) -> ProcessState:
         self.given = variables

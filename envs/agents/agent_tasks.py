@@ -2,6 +2,7 @@
 fields may be for the grader alone."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,42 +13,64 @@ from r3l.files.user_file import numbered_lines
 from r3l.records import Task
 
 NAME = "agent"
-ANSWERS = (
-    "answer answers correct_answer expected_answer reference_answer gold_answer ground_truth gold "
-    "solution solutions"
-).split()
-"""Fields of a task that only its grader sees, unless the option `hidden` names others."""
+FIELD = re.compile(r"\{(\w+)\}")
+"""A field of the task in a command, such as `{question}`."""
+ANSWER = re.compile(
+    r"(?:\w+_)?(?:answers?|solutions?|golds?|truths?|groundtruths?|targets?|labels?|tests?|oracle"
+    r"|rubrics?|patch|test_(?:cases?|lists?|code))"
+    r"|(?:expected|gold|golden|ground_truth|canonical|hidden|private)(?:_\w+)?"
+    r"|reward_model|reward_spec|grading|grader|verifier|(?:fail|pass)_to_pass"
+)
+"""Names of fields that usually hold the answer, in lower case and with underscores."""
+_EDGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^\w]+")
+
+
+def holds_answer(name: str) -> bool:
+    """Whether a field has a name of ANSWER, such as `Answer`, `finalAnswer` or `test-cases`."""
+    return bool(ANSWER.fullmatch(_EDGE.sub("_", name.strip()).lower()))
 
 
 class Hidden:
     """The fields of tasks that the agent does not see. `names`: a name with dots is a field in a
-    field. `graded`: whether there is a grader; without one, the agent says how it did."""
+    field, and capitals do not matter; None: with a grader, those with a name of ANSWER, also in
+    a field. `graded`: whether there is a grader; without one, the agent says how it did."""
 
     def __init__(self, names: Sequence[str] | None, *, graded: bool) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
             raise UserError(f"env agent: hidden {names!r}: must be a list of names of fields")
-        self.names = tuple(ANSWERS * graded if names is None else names)
+        self.usual = names is None and graded
+        self.names = {name.lower() for name in names or ()}
 
-    def without(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what the agent sees of a task."""
-        shown = dict(task)
-        for name in self.names:
-            field, _, inner = name.partition(".")
-            if field not in shown:
-                continue
-            if not inner:
-                del shown[field]
-            elif isinstance(shown[field], dict):
-                shown[field] = Hidden([inner], graded=True).without(shown[field])
-        return shown
+    def without(self, task: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
+        """Returns what the agent sees of a task, or of its field `outer` (which ends in a dot)."""
+        return {
+            name: self.without(value, f"{outer}{name}.") if isinstance(value, dict) else value
+            for name, value in task.items()
+            if not self._hides(outer, name)
+        }
+
+    def of(self, task: Mapping[str, Any], outer: str = "") -> list[str]:
+        """Returns the names of the task's hidden fields: those in a field with dots."""
+        found: list[str] = []
+        for name, value in task.items():
+            if self._hides(outer, name):
+                found.append(outer + name)
+            elif isinstance(value, dict):
+                found += self.of(value, f"{outer}{name}.")
+        return found
 
     def check_command(self, command: str) -> None:
         """Raises UserError if a command names a hidden field."""
-        if named := [name for name in self.names if f"{{{name}}}" in command]:
+        if named := [name for name in FIELD.findall(command) if self._hides("", name)]:
             raise UserError(
                 f"env agent: command has {{{named[0]}}}, which only the grader sees; leave it out, "
-                "or list in hidden the fields that the agent must not see"
+                "or list in hidden the fields that the agent must not see ([] hides none)"
             )
+
+    def _hides(self, outer: str, name: str) -> bool:
+        if self.usual:  # deeper, it may be a schema's
+            return outer.count(".") < 2 and holds_answer(name)
+        return f"{outer}{name}".lower() in self.names
 
 
 def read_tasks(file: str) -> ListedTasks:

@@ -17,15 +17,27 @@ SETUP = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
 NEAR = ("localhost", "127.0.0.1", "::1")
 
 _SECRET = re.compile(
-    r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|JWT|CREDENTIAL|^AWS_"
-    r"|(?<![A-Z])(PASS|PGPASSFILE|PAT|AUTH|CREDS|COOKIE|DSN|KRB5CCNAME)(?![A-Z])|_PWD$"
+    r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|JWT|CREDENTIAL|OAUTH|AUTHORI[SZ]ATION|BEARER"
+    r"|CONN(?:ECTION)?_?STR|WEBHOOK|PRIVATE|^AWS_"
+    r"|(?<![A-Z])(PASS|PGPASSFILE|PAT|AUTH|CREDS|COOKIES?|DSN|KRB5CCNAME|PW|PEM|SALT)(?![A-Z])"
+    r"|(?<!^)(?<!^OLD)PWD$|(?<!DESKTOP)(?<!FULL)_SESSION$|^SESSION_?ID$"
 )
 _HARMLESS = re.compile(
     r"TOKENI[SZ]|KEYBOARD|KEYMAP|MONKEY|^AWS_(?:DEFAULT_)?REGION$"
     r"|(?<![A-Z])(MAX|MIN|NUM|N|TOTAL|NEW|INPUT|OUTPUT|CONTEXT|THINKING|COMPLETION)_([A-Z]+_)*TOKENS?$"
 )
 """Parts of names that are no secret, though _SECRET finds them, such as MAX_TOKENS."""
-_PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.I)
+_SECRET_VALUE = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^/\s:@?#]*:(?!\d+/)[^\s@]+@"  # a URL's password
+    r"|https?://(?!(?:git|hg)@)[^/\s:@?#]+@"  # a token in the place of its user
+    r"|^\s*(?:bearer|basic)\s+[\w.~+/=-]{3,}\s*$"
+    r"|(?<![a-z])(?:pass(?:word|wd|phrase)|pwd|(?:client_?)?secret|sig"
+    r"|(?:api|access|account|auth|shared_?access|private)_?(?:key|token))"
+    r"""["']?\s*[=:]\s*["']?[^\s;&$"'/]"""
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY",
+    re.I,
+)
+"""Values that hold a secret, whatever their name is."""
 _PROXY = re.compile(r"(?:HTTPS?|FTP|ALL|NO)_PROXY")
 
 _CLIENT = re.compile(
@@ -36,6 +48,7 @@ _CLIENT = re.compile(
     r"_(?:[A-Z0-9]+_)*?"
     r"(?:URL|BASE|ENDPOINTS?|HOST|SERVER|KEYS?|TOKEN|ORG|ORGANIZATION|PROJECT|PROXY|TYPE|VERSION"
     r"|HEADERS|DEPLOYMENT|RESOURCE|SOCKET|PROFILE|SECRET)(?:_ID|_NAME|_DIR)?"
+    r"|(?!R3L_)\w+_(?:API_BASE|BASE_URL)"
 )
 _CLOUD = re.compile(r"CLAUDE_CODE_(USE|SKIP|OAUTH|API)_\w+|GOOGLE_GENAI_USE_\w+|AZURE_AD_TOKEN")
 """Switches of clients that lead to a cloud's own servers."""
@@ -50,7 +63,7 @@ def secret_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list
 def client_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
     """Returns the names of variables that name a server of models or a key to it, except those
     that a pattern in `passed` matches."""
-    found = (name for name in environ if _CLIENT.fullmatch(name) or _CLOUD.fullmatch(name))
+    found = (n for n in environ if _CLIENT.fullmatch(n.upper()) or _CLOUD.fullmatch(n.upper()))
     return _unmatched(found, passed)
 
 
@@ -81,7 +94,7 @@ def _is_secret(name: str, value: str) -> bool:
     upper = name.upper()
     if _PROXY.fullmatch(upper):
         return False
-    if _PASSWORD_IN_URL.match(value):
+    if _SECRET_VALUE.search(value):
         return True
     return bool(_SECRET.search(upper)) and not _HARMLESS.search(upper)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envs import registry
-from envs.agents.agent_tasks import ANSWERS
 from envs.agents.agent_tasks import NAME as AGENT
-from envs.agents.agent_variables import secret_names
+from envs.agents.agent_tasks import Hidden
+from envs.agents.agent_variables import client_names, secret_names
 from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
@@ -20,6 +20,7 @@ from r3l.run.settings.environment import EnvConfig
 
 MOST_TASKS = 100_000  # of each split that are compared
 HIDDEN_IN = 100  # first tasks in which hidden fields are looked for
+SHOWN = 20  # most names in a list
 CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
@@ -53,7 +54,10 @@ def _unset(env: EnvConfig, environ: Mapping[str, str]) -> Iterator[str]:
     """Names the variables that environments, agents and graders do not get."""
     if all(registry.in_process(name) for name in env.names):
         return
-    if names := secret_names(environ, env.pass_environment):
+    names = secret_names(environ, env.pass_environment)
+    if env.has_agents:
+        names = sorted({*names, *client_names(environ, env.pass_environment)})
+    if names:
         yield (
             f"environments and agents do not get {', '.join(names)}; list in "
             "env.pass_environment those that they need"
@@ -61,18 +65,26 @@ def _unset(env: EnvConfig, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _hidden(env: EnvConfig) -> Iterator[str]:
-    """Names the fields of tasks that only the grader sees, unless the user has listed them."""
+    """Names the fields of tasks that only the grader sees, and the others, unless the user has
+    chosen them."""
     for each in env.each():
         options = each.options
         if each.name != AGENT or not options.get("reward") or options.get("hidden") is not None:
             continue
-        tasks = tasks_of_all(each, "train", HIDDEN_IN)
-        given = {name for task in tasks for name in task.options.get("task", {})}
-        if names := sorted(given.intersection(ANSWERS)):
-            yield (
-                f"env agent: the tasks' {', '.join(names)} is shown to the grader alone; "
-                "env.options.hidden lists the fields that the agent does not see"
-            )
+        fields = Hidden(None, graded=True)
+        tasks = [t.options.get("task", {}) for t in tasks_of_all(each, "train", HIDDEN_IN)]
+        hidden = sorted({name for task in tasks for name in fields.of(task)})
+        shown = sorted({name for task in tasks for name in fields.without(task)} - {"id", "split"})
+        yield (
+            f"env agent: the tasks' {_listed(hidden)} is shown to the grader alone, and "
+            f"{_listed(shown)} to the agent too; env.options.hidden=[...] lists the fields that "
+            "the agent does not see"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+    return ", ".join(f"{name:.60}" for name in names[:SHOWN]) + more or "nothing"
 
 
 def _bfloat16(config: RunConfig) -> Iterator[str]:

@@ -11,12 +11,14 @@ from safetensors import SafetensorError, safe_open
 
 from r3l.errors import UserError
 from r3l.files.user_file import read_text
+from r3l.models.weight_shapes import check_shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """The files by which transformers finds weights in one file, and in several."""
-_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
-_ROWS = re.compile(r"(?:^|\.)(?:embed_tokens|wte)\.weight$")
-_FEWER_BITS = ("F8", "F4", "F6")
+_FEWER_BITS = ("F8", "F4", "F6_")
+_WHOLE = ("I", "U")
+"""Types of whole numbers, in which only quantized weights are."""
+_PACKED = re.compile(r"\.(?:qweight|qzeros|weight_packed|SCB|absmax|quant_map)$")
 Header = dict[str, dict[str, Any]]
 
 
@@ -26,30 +28,31 @@ def check_weights(folder: Path, called: str) -> None:
     files = sorted(folder.glob("*.safetensors"))
     if not files and not (folder / INDEX).exists():
         _refuse_without(folder, called)
-    found = {file.name: _header(file, called) for file in files}
+    found, read = {file.name: _header(file, called) for file in files}, {SINGLE}
     if (folder / INDEX).exists():
         index = _index(folder / INDEX, called)
         _compare(found, index, f"{called}: {INDEX}")
+        read = set(index.values())
     elif SINGLE not in found:
         raise UserError(
             f"{called}: its weights are {files[0].name}, without {SINGLE} or {INDEX}, by which "
             "they are found; copy the whole folder, or save the model with save_pretrained"
         )
-    _check_shape(folder, {name: of for each in found.values() for name, of in each.items()}, called)
+    tensors = {name: of for file in read for name, of in found[file].items()}
+    shapes = {name: of["shape"] for name, of in tensors.items()}
+    settings = _settings(folder)
+    plain = not _quantized(settings) and not _fewer_bits(tensors)
+    check_shapes(settings, shapes, called, plain=plain)
 
 
 def check_trainable(folder: Path, called: str) -> None:
     """Raises UserError if the weights are quantized, since the learner cannot train them."""
-    settings = _settings(folder)
-    kind = settings.get("quantization_config")
+    kind = _quantized(_settings(folder))
     other = next(
         (f for f in ("quantize_config.json", "hf_quant_config.json") if (folder / f).is_file()), ""
     )
-    small = next(
-        (of["dtype"] for file in sorted(folder.glob("*.safetensors"))
-         for of in _header(file, called).values() if str(of.get("dtype")).startswith(_FEWER_BITS)),
-        "",
-    )  # fmt: skip
+    files = sorted(folder.glob("*.safetensors"))
+    small = next(filter(None, (_fewer_bits(_header(file, called)) for file in files)), "")
     named = (
         f"quantization_config: {_method(kind)}"
         if kind
@@ -60,6 +63,24 @@ def check_trainable(folder: Path, called: str) -> None:
             f"{called}: its weights are quantized ({named}), and the learner cannot train such "
             "weights; give the model that it was made of, in bfloat16 or float32"
         )
+
+
+def _quantized(settings: Mapping[str, Any]) -> Any:
+    """Returns what config.json says of a quantization; None if it says nothing."""
+    text = settings.get("text_config")
+    places = (settings, text if isinstance(text, dict) else {})
+    said = (of.get(f"{key}_config") for of in places for key in ("quantization", "compression"))
+    return next(filter(None, said), None)
+
+
+def _fewer_bits(tensors: Header) -> str:
+    """Returns the type of the first tensor that holds quantized numbers, or ""."""
+    for name, of in tensors.items():
+        kind, matrix = str(of.get("dtype")), len(of.get("shape", ())) >= 2
+        whole = matrix and kind.startswith(_WHOLE) and name.endswith(".weight")
+        if kind.startswith(_FEWER_BITS) or whole or _PACKED.search(name):
+            return kind
+    return ""
 
 
 def _method(kind: Any) -> str:
@@ -124,29 +145,6 @@ def _compare(found: Mapping[str, Header], index: Mapping[str, str], what: str) -
         raise UserError(
             f"{what} names the tensor {absent[0]} of {index[absent[0]]}, which that file lacks "
             f"({len(absent)} in all); copy index and files from the same place"
-        )
-
-
-def _check_shape(folder: Path, tensors: Header, called: str) -> None:
-    """Raises UserError if config.json names more layers, or other rows of the embedding, than the
-    weights have. transformers would begin with random numbers in their place."""
-    settings = _settings(folder)
-    text = settings.get("text_config")
-    text = text if isinstance(text, dict) else settings
-    layers = {int(found[1]) for name in tensors if (found := _LAYER.search(name))}
-    asked = text.get("num_hidden_layers")
-    missing = set(range(asked)) - layers if isinstance(asked, int) and layers else set()
-    if missing:
-        raise UserError(
-            f"{called}: config.json has {asked} layers, and the weights lack layer "
-            f"{min(missing)}; copy both from the same place"
-        )
-    sizes = {of["shape"][0] for name, of in tensors.items() if _ROWS.search(name) and of["shape"]}
-    size = text.get("vocab_size")
-    if isinstance(size, int) and len(sizes) == 1 and sizes != {size}:
-        raise UserError(
-            f"{called}: config.json has a vocab_size of {size}, and the embedding has "
-            f"{sizes.pop()} rows; copy both from the same place"
         )
 
 

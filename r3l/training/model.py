@@ -9,7 +9,7 @@ selected positions.
 Axes: B rows, T positions, N nodes, K selected nodes, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,14 +200,20 @@ def load_model(
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}
     pack = "rows" if chosen else pack
     try:
-        lm = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=False, **chosen
+        lm, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # reported below
+            output_loading_info=True,
+            **chosen,
         )
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"model {folder}: cannot be loaded as a causal language model ({reason})"
         ) from None
+    check_loaded(found, f"model {folder}")
     # Dropout would make the learner's log-probabilities disagree with the engine's.
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
@@ -220,6 +226,21 @@ def load_model(
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode
     return PolicyModule(lm, attention.resolve(pack, lm), resolve_compute(compute, lm))
+
+
+def check_loaded(found: Mapping[str, Any], called: str) -> None:
+    """Raises UserError if a parameter got random numbers, since the folder lacks it or has it in
+    another shape. `found`: what transformers says of loading."""
+    for name, stored, wanted in sorted(found["mismatched_keys"]):
+        raise UserError(
+            f"{called}: {name} has the shape {list(stored)}, and by config.json {list(wanted)}; "
+            "copy config.json and weights from the same place"
+        )
+    if missing := sorted(found["missing_keys"]):
+        raise UserError(
+            f"{called}: the weights lack {missing[0]} ({len(missing)} in all), which the model of "
+            "config.json has; copy config.json and weights from the same place"
+        )
 
 
 def align(lm: nn.Module) -> None:

@@ -166,7 +166,9 @@ def test_a_grader_of_a_stored_attempt_gets_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "task", "shown"),
     [
-        ({}, {"answer": 1, "solution": 2, "target": 24}, {"target": 24}),
+        ({}, {"answer": 1, "solution": 2, "numbers": [4]}, {"numbers": [4]}),
+        ({"hidden": []}, {"tests": ["x"], "target": 24}, {"tests": ["x"], "target": 24}),
+        ({"hidden": ["TESTS"]}, {"tests": ["x"], "target": 24}, {"target": 24}),
         ({"hidden": []}, {"answer": 1}, {"answer": 1}),
         ({"hidden": ["key", "info.key"]}, {"key": 1, "answer": 1}, {"answer": 1}),
         ({"hidden": ["info.key"]}, {"info": {"key": 1, "x": 2}}, {"info": {"x": 2}}),
@@ -185,7 +187,7 @@ def test_only_the_grader_sees_hidden_fields(
     function = f"{file}:seen"
     env = Agent(**{"command": function, "reward": function, "tasks": str(file)} | options)
     facts = env.prepare(task, [])
-    assert facts.task == shown and bool(facts.hidden) == (task != shown or "info" in task)
+    assert facts.task == shown and bool(facts.hidden) == (task != shown)
     assert json.loads(ended(env, env.start({})).stdout) == [shown, shown]
     if env.grader:
         assert json.loads(ended(env, env.grade([])).stdout) == [task, task]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.agents.agent_tasks import read_tasks
+from envs.agents.agent_tasks import Hidden, holds_answer, read_tasks
 from r3l.errors import UserError
 
 
@@ -48,3 +48,32 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, what: str) -> None:
         read_tasks(write(tmp_path, text))
     with pytest.raises(UserError, match="cannot be read"):
         read_tasks(str(tmp_path / "missing"))
+
+
+HELD = """
+answer Answer ANSWERS final_answer finalAnswer correct-answer target Target expected expected_output
+expectedOutput label labels ground_truth groundTruth groundtruth gold gold_patch solution
+canonical_solution reward_model tests test unit_tests test_cases test_list hidden_tests rubric
+FAIL_TO_PASS PASS_TO_PASS patch test_patch oracle answers
+""".split()
+SEEN = """
+id split question prompt problem_statement messages repo base_commit difficulty answer_format
+target_language label_names test_command latest numbers context choices goal marigold attestation
+""".split()
+
+
+def test_a_field_that_holds_the_answer_is_known_by_its_name() -> None:
+    assert [name for name in HELD if not holds_answer(name)] == []
+    assert [name for name in SEEN if holds_answer(name)] == []
+    task = dict.fromkeys((*HELD, *SEEN), 1)
+    assert list(Hidden(None, graded=True).without(task)) == SEEN
+    for names, graded in ((None, False), ([], True)):
+        assert Hidden(names, graded=graded).without(task) == task
+
+
+def test_an_answer_in_a_field_is_hidden_and_a_schema_is_whole() -> None:
+    schema = {"properties": {"answer": {"type": "string"}}}
+    task = {"extra_info": {"answer": 1, "index": 2}, "tool": {"schema": schema}}
+    fields = Hidden(None, graded=True)
+    assert fields.of(task) == ["extra_info.answer"]
+    assert fields.without(task) == {"extra_info": {"index": 2}, "tool": {"schema": schema}}

@@ -17,12 +17,15 @@ HF_TOKEN HUGGING_FACE_HUB_TOKEN GITHUB_TOKEN GH_TOKEN MY_TOKENS WANDB_API_KEY AP
 AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_PROFILE AWS_WEB_IDENTITY_TOKEN_FILE
 SLURM_JWT DB_PASSWORD PGPASSWORD MYSQL_PWD SMTP_PASS DB_PASSWD KEY_PASSPHRASE CLIENT_SECRET SECRET_X
 GOOGLE_APPLICATION_CREDENTIALS GITHUB_PAT SSH_AUTH_SOCK DOCKER_AUTH_CONFIG mykey apiToken SENTRY_DSN
+AZURE_STORAGE_CONNECTION_STRING DB_CONNSTR SLACK_WEBHOOK_URL DISCORD_WEBHOOK AUTHORIZATION_HEADER
+GOOGLE_OAUTH MY_OAUTH DB_PW DBPWD BEARER PRIVATE_PEM SIGNING_SALT LEETCODE_SESSION SESSION_ID
 """.split()
 HARMLESS = """
 HOME PATH USER SHELL LANG LC_ALL TERM PWD OLDPWD TMPDIR TZ HTTP_PROXY https_proxy ALL_PROXY no_proxy
 TOKENIZERS_PARALLELISM MAX_TOKENS CLAUDE_CODE_MAX_OUTPUT_TOKENS MAX_THINKING_TOKENS PATTERN AUTHOR
 XAUTHORITY COMPASS_DIR CUDA_VISIBLE_DEVICES SLURM_JOB_ID HF_HOME HF_ENDPOINT AWS_REGION KEYBOARD
-LD_LIBRARY_PATH VIRTUAL_ENV OMP_NUM_THREADS
+LD_LIBRARY_PATH VIRTUAL_ENV OMP_NUM_THREADS XDG_SESSION_ID TERM_SESSION_ID DBUS_SESSION_BUS_ADDRESS
+DESKTOP_SESSION SESSION_MANAGER BASE_URL R3L_BASE_URL DATABASE_URL POWER SALTSTACK
 """.split()
 CLIENTS = """
 OPENAI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE OPENAI_ORG OPENAI_ORG_ID OPENAI_ORGANIZATION
@@ -34,6 +37,8 @@ CLAUDE_CODE_USE_BEDROCK CLAUDE_CODE_OAUTH_TOKEN LITELLM_API_KEY LITELLM_API_BASE
 LITELLM_PROXY_API_BASE LITELLM_PROXY_API_KEY GEMINI_API_KEY GEMINI_API_BASE GOOGLE_API_KEY
 GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_VERTEXAI OLLAMA_HOST OLLAMA_API_BASE MISTRAL_API_KEY
 GROQ_API_KEY OPENROUTER_API_KEY DEEPSEEK_API_BASE CO_API_URL
+AIDER_OPENAI_API_BASE LLM_BASE_URL LM_STUDIO_API_BASE HUGGINGFACE_API_BASE DASHSCOPE_API_BASE
+NVIDIA_NIM_API_BASE CEREBRAS_API_BASE MOONSHOT_API_BASE lmstudio_base_url
 """.split()
 OF_THE_AGENT = """
 OPENAI_MODEL OPENAI_DEFAULT_MODEL OPENAI_LOG OPENAI_TIMEOUT ANTHROPIC_MODEL LITELLM_LOG
@@ -52,11 +57,32 @@ def test_secrets_are_known_by_their_names() -> None:
     [
         ("DATABASE_URL", "postgres://me:word@db/x", True),
         ("PIP_INDEX_URL", "https://:word@index/simple", True),
+        ("REDIS", "redis://:word@h/0", True),
+        ("DATABASE_URL", "postgres://u:p/w@h/d", True),
+        ("REMOTE", "https://x-access-token@github.com/o/r", True),
+        ("REMOTE", "git+https://ghp_abc@github.com/o/r", True),
+        ("REMOTES", "origin https://me:word@github.com/o/r", True),
+        ("DB", "host=x user=y password=hunter2", True),
+        ("DB", "Server=x;Pwd=hunter2;", True),
+        ("BLOB", "https://x.blob.net/c?sv=1&sig=abc%3D", True),
+        ("STORE", "AccountName=a;AccountKey=abc==", True),
+        ("CONFIG", '{"password": "hunter2"}', True),
+        ("HEADER", "Bearer abc", True),
+        ("HEADER", "Basic dXNlcjpwYXNz", True),
+        ("MINE", "-----BEGIN RSA PRIVATE KEY-----", True),
         ("DATABASE_URL", "postgres://db:5432/x", False),
+        ("DATABASE_URL", "postgres://me@db:5432/x", False),
+        ("REMOTE", "ssh://git@github.com/o/r", False),
+        ("REMOTE", "git@github.com:o/r", False),
+        ("SCRIPT", "https://unpkg.com/react@18", False),
+        ("SCRIPT", "http://host:8080/react@18", False),
+        ("REGISTRY", "https://registry/@types/node", False),
+        ("ABOUT", "Basic usage of a bearer", False),
+        ("BASH_FUNC_module%%", '() { local pwd=$PWD; cd "$pwd"; }', False),
         ("https_proxy", "http://me:word@proxy:3128", False),  # nothing outside could be reached
     ],
 )
-def test_a_password_in_a_url_is_a_secret_unless_it_is_a_proxys(
+def test_a_password_in_a_value_is_a_secret_unless_it_is_a_proxys(
     name: str, value: str, secret: bool
 ) -> None:
     assert secret_names({name: value}) == [name] * secret

@@ -125,8 +125,8 @@ def test_fields_that_only_the_grader_sees_are_told_once(tmp_path: Path) -> None:
     reward = f"{tmp_path}/grade.py:grade"
     told = [line for line in agent_of(tmp_path, reward=reward) if "grader alone" in line]
     assert told == [
-        "env agent: the tasks' answer is shown to the grader alone; env.options.hidden lists the "
-        "fields that the agent does not see"
+        "env agent: the tasks' answer is shown to the grader alone, and question to the agent too; "
+        "env.options.hidden=[...] lists the fields that the agent does not see"
     ]
     for options in ({}, {"reward": reward, "hidden": ["answer"]}):
         assert not [line for line in agent_of(tmp_path, **options) if "grader alone" in line]
@@ -136,8 +136,9 @@ def test_variables_that_agents_do_not_get_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "x")
+    monkeypatch.setenv("LLM_BASE_URL", "http://x")
     (line,) = (line for line in agent_of(tmp_path) if "do not get" in line)
-    assert "MY_TOKEN" in line and "env.pass_environment" in line
+    assert "LLM_BASE_URL, MY_TOKEN" in line and "env.pass_environment" in line
     told = agent_of(tmp_path, "env.pass_environment=['*']")
     assert not any("do not get" in line for line in told)
     assert lines() == []  # the built-in world is played inside the actor

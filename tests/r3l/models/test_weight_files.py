@@ -109,6 +109,18 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "rows are missing": (lambda m: edit(m, "config.json", vocab_size=9), "has 6 rows"),
     "gptq, as it was": (lambda m: edit(m, "quantize_config.json"), "quantized (quantize_config.j"),
     "modelopt": (lambda m: edit(m, "hf_quant_config.json"), "quantized (hf_quant_config.json)"),
+    "layers are too many": (
+        lambda m: edit(m, "config.json", num_hidden_layers=1),
+        "config.json has 1 layers, and the weights have model.layers.1 too",
+    ),
+    "a quantized text": (
+        lambda m: edit(m, "config.json", text_config={"quantization_config": {"quant_method": 1}}),
+        "quantized (quantization_config: 1)",
+    ),
+    "compressed": (
+        lambda m: edit(m, "config.json", compression_config={"quant_method": "compressed-tensors"}),
+        "quantized (quantization_config: compressed-tensors)",
+    ),
     **{
         kind: (
             lambda m, kind=kind: edit(m, "config.json", quantization_config={"quant_method": kind}),
@@ -127,11 +139,28 @@ def test_a_folder_that_lacks_what_it_names_is_refused(model: Path, name: str) ->
     assert reason in checked(model)
 
 
-def test_weights_of_fewer_bits_are_refused_without_a_word_in_config(model: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
-    reindex(model, a="extra.safetensors")
-    (model / "extra.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    assert "quantized (numbers of F8_E4M3)" in checked(model)
+@pytest.mark.parametrize(
+    ("name", "kind", "shape", "refused"),
+    [
+        ("a", "F8_E4M3", [4], True),
+        ("a.weight", "I8", [2, 2], True),
+        ("a.weight", "U8", [2, 2], True),
+        ("a.qweight", "I32", [1], True),
+        ("position_ids", "I64", [1], False),
+        ("h.attn.bias", "U8", [2, 2], False),
+    ],
+)
+def test_weights_of_fewer_bits_are_refused_without_a_word_in_config(
+    model: Path, name: str, kind: str, shape: list[int], refused: bool
+) -> None:
+    size = {"I64": 8, "I32": 4}.get(kind, 4)
+    of = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
+    header = json.dumps({name: of}).encode()
+    reindex(model, **{name: "extra.safetensors"})
+    (model / "extra.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes(size)
+    )
+    assert (f"quantized (numbers of {kind})" in checked(model)) == refused
 
 
 def test_one_file_needs_no_index_and_a_null_is_no_quantization(model: Path) -> None:
@@ -142,6 +171,11 @@ def test_one_file_needs_no_index_and_a_null_is_no_quantization(model: Path) -> N
     assert checked(model) == ""
     (model / SINGLE).rename(model / "weights.safetensors")
     assert "its weights are weights.safetensors, without" in checked(model)
+
+
+def test_weights_that_are_not_loaded_may_have_other_layers(model: Path) -> None:
+    save_file({"layers.7.mlp.weight": np.zeros((9, 9))}, model / "consolidated.safetensors")
+    assert checked(model) == ""
 
 
 def test_quantized_weights_may_play_and_not_learn(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from r3l.errors import UserError
 from r3l.run.settings.learner import Compute
 from r3l.training import model
 from r3l.training.attention import Pack
@@ -225,3 +226,35 @@ def test_a_product_is_the_same_bit_for_bit_wherever_a_file_has_the_weights(
         products = [nn.functional.linear(row[:, : w.shape[1]], w) for w in wide]
         found.add(b"".join(product.detach().numpy().tobytes() for product in products))
     assert len(begins) > 1 and len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "shape", "reason"),
+    [
+        ("olmo", "lm_head.weight", None, r"lack lm_head.weight \(1 in all\)"),
+        ("olmo", "model.layers.0.mlp.up_proj.weight", [3, 3], r"shape \[3, 3\].*config.json \[96"),
+        ("gpt_neox", "gpt_neox.final_layer_norm.bias", None, "lack gpt_neox.final_layer_norm.bias"),
+        ("gpt_neox", "", None, ""),
+        ("qwen2", "model.layers.1.mlp.up_proj.weight", None, "lack model.layers.1.mlp.up_proj"),
+    ],
+)
+def test_no_parameter_begins_with_random_numbers(
+    tmp_path: Path, kind: str, lost: str, shape: list[int] | None, reason: str
+) -> None:
+    """Whatever the family's names are: the model itself says what it has."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 64}
+    config = AutoConfig.for_model(kind, **sizes, num_attention_heads=4, pad_token_id=None)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    if lost:
+        del weights[lost]
+    if shape:
+        weights[lost] = torch.zeros(shape)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    if not reason:
+        model.load_model(tmp_path, torch.float32, "rows")
+        return
+    with pytest.raises(UserError, match=reason):
+        model.load_model(tmp_path, torch.float32, "rows")
