@@ -237,5 +237,7 @@ def _unit(text: str) -> _Unit | None:
             sides[after].add(_UNITS[name])
         elif word not in _SQUARE and word != "/":
             words.add(name)
+    if "percent" in sides[0]:
+        sides = {"percent"}, set()  # a quarter of a day is no day
     known = frozenset(words - _EMPTY)
     return _Unit(frozenset(sides[0]), frozenset(sides[1]), known, max(powers, default=1))

@@ -49,7 +49,7 @@ SAME = {
     ],
     "percents": [
         ("25%", "25 percent"), ("25%", "0.25"), ("25%", "1/4"), (r"25\%", r"25\,\%"),
-        ("0.5", "50 percent"),
+        ("0.5", "50 percent"), (r"25\% \text{ of the day}", "25%"),
     ],
     "relations": [
         ("x > 3", "x>3"), (r"x \ge 3", r"x \geq 3"), ("x>=3", r"x \geq 3"),
