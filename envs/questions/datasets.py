@@ -28,11 +28,11 @@ FAMILY = ("subject", "type", "subfield", "level")
 ID = ("id", "unique_id", "task_id")
 CONTENT = frozenset(
     "image images video videos audio audios document documents choices options "
-    "tools functions system system_prompt history".split()
+    "tools functions system system_prompt history text table input instruction code facts".split()
 )
-"""Fields that change the question, and are not read."""
-BEFORE = ("context", "passage")
-"""Fields of text that a question is about. They are shown before it."""
+"""Fields that change the question, and are not read, unless their text is in the question."""
+BEFORE = ("context", "passage", "body", "story", "paragraph", "article", "premise")
+"""Fields of text that a question is about. They are shown before it, unless it holds them."""
 ID_LIMIT = 200  # bytes
 LONGEST_NUMBER = 30  # digits of a number that is written without a power of ten
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # thousands separators
@@ -111,21 +111,7 @@ def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable
 def _problem(row: Any, number: int) -> Problem:
     if not isinstance(row, dict):
         raise ValueError("must be an object with a prompt and an answer")
-    for name in sorted(CONTENT & set(row)):
-        if row[name] not in (None, "", [], {}):
-            raise ValueError(
-                f"its {name} would not be shown; write it into the prompt, or remove it"
-            )
-    prompt = _first(row, PROMPT)
-    if isinstance(prompt, list):
-        prompt = _conversation(prompt)
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"contains no problem text; add one of the fields {', '.join(PROMPT)}")
-    for name in BEFORE:
-        if (about := row.get(name)) not in (None, "", [], {}):
-            if not isinstance(about, str):
-                raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
-            prompt = f"{about.strip()}\n\n{prompt}"
+    prompt = _prompt(row)
     answer = _answer(row)
     if not answer:
         raise ValueError(f"has no reference answer; add one of the fields {', '.join(ANSWER)}")
@@ -138,6 +124,37 @@ def _problem(row: Any, number: int) -> Problem:
         family="" if family is None else str(family).strip().lower().replace(" ", "_"),
         solution=solution.strip() if isinstance(solution, str) else "",
     )
+
+
+def _prompt(row: dict[str, Any]) -> str:
+    """Returns a row's question after what it is about. Raises ValueError if something of the
+    question would not be shown."""
+    prompt = _first(row, PROMPT)
+    if isinstance(prompt, list):
+        prompt = _conversation(prompt)
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError(f"contains no problem text; add one of the fields {', '.join(PROMPT)}")
+    given = {name: value for name, value in row.items() if value not in (None, "", [], {})}
+    taken, *others = [name for name in PROMPT if name in given]
+    for name in others:
+        if not _holds(prompt, given[name]):
+            raise ValueError(f"its {taken} and {name} differ; keep one of them")
+    for name in sorted(CONTENT & set(given)):
+        if not _holds(prompt, given[name]):
+            raise ValueError(
+                f"its {name} would not be shown; write it into the prompt, or remove it"
+            )
+    question = prompt
+    for name in BEFORE:
+        if name in given and not isinstance(given[name], str):
+            raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
+        if name in given and not _holds(question, given[name]):
+            prompt = f"{given[name].strip()}\n\n{prompt}"
+    return prompt
+
+
+def _holds(question: str, value: Any) -> bool:
+    return isinstance(value, str) and value.strip() in question
 
 
 def _name(value: Any) -> str:
@@ -188,6 +205,8 @@ def _answer(row: dict[str, Any]) -> str:
 
 def _written(value: Any) -> str:
     """Writes a JSON value as mathematics. A number's notation may change, but not its value."""
+    if isinstance(value, dict):
+        raise ValueError("its reference answer is an object; give a text, a number or a list")
     if not isinstance(value, float | Decimal):
         return str(value)
     number = Decimal(repr(value)) if isinstance(value, float) else value

@@ -17,7 +17,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from envs.questions.quantities import compared, units_agree
+from envs.questions.quantities import (
+    MONTH_NAMES,
+    compared,
+    is_inch,
+    rates_in_words,
+    same_measure,
+    units_agree,
+)
 
 LONGEST = 2000
 """Longest text that is compared, characters. A longer answer counts as unreadable."""
@@ -57,7 +64,7 @@ _RATIO = re.compile(
 )
 _DECIMAL = re.compile(_SIGN_AND_SPACE + r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)")
 _UNIT = re.compile(r"(.*[\d})\]])(\s*)([A-Za-z]{2,}(?:[ .-]+[A-Za-z]{2,}){0,3})[. ]*", re.DOTALL)
-_LETTER_UNIT = re.compile(r"[\d.,]+\s*([mgshlL])")
+_LETTER_UNIT = re.compile(r"([\d.,]+)\s*([mgshlL](?:\s*/\s*[sh])?)")
 _LETTERS = re.compile(r"(\\?)([a-zA-Z]+)")
 _BASE = re.compile(r"([0-9A-Za-z]+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _NAME = re.compile(r"([a-zA-Z](?:\([a-zA-Z]\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*")
@@ -67,7 +74,9 @@ _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 
 _SAME_SIGN = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", "，": ","})
 _LIKE_LATEX = (("π", r"\pi "), ("∞", r"\infty "), ("√", r"\sqrt "), ("±", r"\pm "), ("∪", r"\cup "))
-_SHORT_UNITS = frozenset("cm mm km kg mg ml in ft yd mi hr lb oz".split())
+_SHORT_UNITS = frozenset(
+    "cm mm km kg mg ml in ft yd mi hr lb oz mph kph kmph tbsp tsp kcal".split()
+)
 _MEANING = frozenset(
     "almost and any approximately are around at billion but by cannot dozen either except false "
     "few half hundred if infinite is isn less many million minus more most much neither never no "
@@ -105,12 +114,19 @@ def compare(gold: str, answer: str) -> str:
     if len(answer) > LONGEST or depth(answer) > DEEPEST:
         return "unreadable"
     given, other = _measured(answer)
+    if same_measure(unit, other):  # so that a letter is no variable
+        reference, given = _without_letter(reference), _without_letter(given)
     try:
         if units_agree(unit, other) and same(reference, given):
             return "correct"
         return "wrong" if given and _readable(given) else "unreadable"
     except (Exception, RecursionError):
         return "unreadable"
+
+
+def _without_letter(text: str) -> str:
+    found = _LETTER_UNIT.fullmatch(text)
+    return found[1] if found else text
 
 
 def depth(text: str) -> int:
@@ -142,6 +158,7 @@ def _measured(text: str) -> tuple[str, str]:
     text = _COLON.sub(":", _PER_CENT.sub("%", text))
     text = _REMOVED.sub(" ", _SPACED_DIGITS.sub("", text))
     units += ["dollar"] * bool(_DOLLARS.search(text))
+    units += ["percent"] * bool(_PERCENT.search(text))
     units += ["degree"] * ("circ" in text or "°" in text)
     text = _MARKS.sub(" ", text)
     if (unit := _TEXT_UNIT.fullmatch(text)) and _is_unit(unit[2]):
@@ -150,12 +167,12 @@ def _measured(text: str) -> tuple[str, str]:
     text = _FRACTION.sub(_braced, _WRAPPED.sub(r" \1 ", text))
     if not set("([") & set(text) and r"\{" not in text:
         text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
-    text = " ".join(text.split()).rstrip(".: ").strip()
+    text = rates_in_words(" ".join(text.split()).rstrip(".: ").strip())
     if (unit := _UNIT.fullmatch(text)) and _is_unit(unit[3], joined=not unit[2]):
         units.append(unit[3])
         text = unit[1]
     elif letter := _LETTER_UNIT.fullmatch(text):  # or a variable: it stays in the text
-        units.append(letter[1])
+        units.append(letter[2])
     return text, " ".join(units)
 
 
@@ -168,8 +185,11 @@ def _is_unit(text: str, *, joined: bool = False) -> bool:
     """Returns whether `text` is a unit. `joined`: whether `text` directly follows the value."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
-    long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
-    return bool(words) and (known or long) and not (_MEANING | _COMMANDS) & set(words)
+    long = joined is False and all(
+        len(word) > 2 or word in _SHORT_UNITS | {"of", "sq", "cu"} for word in words
+    )
+    other = _MEANING | _COMMANDS | MONTH_NAMES
+    return bool(words) and (known or long) and (is_inch(words) or not other & set(words))
 
 
 def same(gold: str, answer: str) -> bool:

@@ -3,6 +3,7 @@
 2:30 pm   a time: equal to 14:30 and 02:30 PM; not to 2:30 am, 1:15 pm or 2.5
 3:2       a ratio: equal to 6:4, since neither looks like a time; not to 1.5 or 2:3
 May 3     a date: equal to 3rd May; not to 3
+1.2.3     no number: equal to itself alone; so are years such as 2019-2020
 5 cm      a quantity: equal to 5 and 5 centimeters, not to 5 m
 """
 
@@ -14,6 +15,9 @@ from fractions import Fraction
 _TIME = re.compile(r"(\d{1,2})(?:\s*:\s*(\d\d))?(?:\s*:\s*(\d\d))?\s*(?:([ap])\.?\s*m\.?)?", re.I)
 _RATIO_NAME = re.compile(r"[A-Za-z]\w*(?:\s*:\s*[A-Za-z]\w*)+\s*=\s*")
 _NUMBERED = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
+_DOTTED = re.compile(r"\d\.\d+\.\d")
+_YEARS = re.compile(r"((?:1[5-9]|20)\d\d)\s*(?:-|to)\s*((?:1[5-9]|20)\d\d)")
+_TO = re.compile(r"\d+(?:\.\d+)?(?:\s+to\s+\d+(?:\.\d+)?)+")
 _WHOLE = re.compile(r"\([^()]*\)")
 _LISTED = re.compile(r"[,;]|\\cup(?![a-zA-Z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _MONTHS = (
@@ -26,6 +30,9 @@ _DATES = [
     re.compile(form, re.I)
     for form in (rf"{_MONTH}\s+{_DAY}{_YEAR}", rf"{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}")
 ]
+
+MONTH_NAMES = frozenset((*_MONTHS, *(month[:3] for month in _MONTHS), "sept"))
+"""Names of months, full and short. None is a unit."""
 
 Same = Callable[[str, str], bool]
 Number = Callable[[str], Fraction | None]
@@ -50,13 +57,19 @@ class _Time:
 
 
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
-    """Compares two texts of which at least one is a time, a date or a ratio. Returns None if none
-    is. `same`: compares parts of ratios. `number`: reads them."""
+    """Compares two texts of which at least one is a time, a date or a ratio, or is no number for
+    its dots or years. Returns None if none is. `same`: compares parts of ratios. `number`: reads
+    them."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
     )
     if (ours := _date(gold)) is not None or _date(answer) is not None:
         return ours is not None and ours == _date(answer)
+    if any(_DOTTED.search(text) and not _LISTED.search(text) for text in (gold, answer)):
+        return gold == answer
+    if (years := _YEARS.fullmatch(gold)) or _YEARS.fullmatch(answer):
+        others = _YEARS.fullmatch(answer)
+        return bool(years and others and years.groups() == others.groups())
     early, late = _time(gold), _time(answer)
     if early is None and late is not None and late.half and re.fullmatch(r"\d{1,2}", gold):
         early = _Time((int(gold), 0), "")  # the hour alone
@@ -67,15 +80,19 @@ def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
         return None if early is None and late is None else False
     if len(known) != len(given) or early is not None or late is not None:
         return False
-    return all(map(same, known, given)) or _proportional(known, given, number)
+    ranges = _TO.fullmatch(gold) and _TO.fullmatch(answer)  # 1 to 2 is perhaps no ratio
+    return all(map(same, known, given)) or (not ranges and _proportional(known, given, number))
 
 
 def _same_time(gold: _Time, answer: _Time) -> bool:
-    if len(gold.parts) != len(answer.parts):
-        return False
     if gold.half == answer.half or (answer.half and gold.of_day is None):
-        return gold.parts == answer.parts
-    return gold.of_day is not None and gold.of_day == answer.of_day
+        return _full(gold.parts) == _full(answer.parts)
+    return gold.of_day is not None and _full(gold.of_day) == _full(answer.of_day or ())
+
+
+def _full(parts: tuple[int, ...]) -> tuple[int, ...]:
+    """Adds the seconds 0 to a time without seconds."""
+    return (*parts, 0) if len(parts) == 2 else parts
 
 
 def _time(text: str) -> _Time | None:
@@ -101,7 +118,9 @@ def _date(text: str) -> tuple[int, ...] | None:
 
 
 def _ratio(text: str) -> tuple[str, ...]:
-    """Returns the parts of a ratio such as 3:2. Returns () for anything else, such as a list."""
+    """Returns the parts of a ratio such as 3:2 or 3 to 2. Returns () for anything else, such as a
+    list."""
+    text = re.sub(r"\s+to\s+", ":", text) if _TO.fullmatch(text) else text
     text, level, parts, outside = _RATIO_NAME.sub("", text, count=1), 0, [""], ""
     for character in text:
         level += (character in "([{") - (character in ")]}")
@@ -131,14 +150,53 @@ _UNITS = {
         "km kilometer kilometre", "inch inche", "ft foot feet", "yd yard", "mi mile",
         "mg milligram", "g gram", "kg kilogram kilo", "lb pound", "oz ounce", "ton tonne",
         "s sec second", "min minute", "h hr hour", "day", "week", "month", "year", "ml milliliter",
-        "l liter litre", "gallon", "quart", "pint", "cup", "dollar", "cent", "euro", "degree",
-        "radian", "mph",
+        "l liter litre", "gallon gal", "quart", "pint", "cup", "tbsp tablespoon", "tsp teaspoon",
+        "dollar usd", "cent", "euro", "degree", "radian", "kcal kilocalorie", "calorie", "percent",
     )
     for short in words.split()
 }  # fmt: skip
 """Units of measure without a plural's s, by each of their names."""
+_SPEEDS = {"mph": "mile per hour", "kph": "km per hour", "kmph": "km per hour"}
+_RATE = re.compile(
+    r"([A-Za-z]{2,})\s*/\s*(h|hr|hour|s|sec|second|min|minute|day|week|month|year)s?[. ]*$"
+)
 _SQUARE = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_EMPTY = frozenset("of the in total long high wide tall old away each unit and".split())
+_PER = frozenset("per a an each every".split())
+_EMPTY = frozenset("of the in total long high wide tall old away unit and".split()) | _PER
+_RATE_LEFT_OUT = frozenset(("dollar", "cent", "euro", _UNITS["hour"], _UNITS["minute"]))
+"""Measures whose `per day` may be left out. With a length it may not: that is a speed."""
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The words after a number: units of measure before and after `per`, other words, power."""
+
+    measures: frozenset[str]
+    rate: frozenset[str]
+    words: frozenset[str]
+    power: int
+
+
+def rates_in_words(text: str) -> str:
+    """Writes `per` in a unit at the end of a text: `5 km/h` becomes `5 km per hour`."""
+    found = _RATE.search(text)
+    if found is None or _singular(found[1].lower()) not in _UNITS:
+        return text
+    time = {"h": "hour", "s": "sec"}.get(found[2], found[2])
+    return f"{text[: found.start()]}{found[1]} per {time}"
+
+
+def is_inch(words: list[str]) -> bool:
+    """Whether the word `in` is a unit: nothing but `square` or `cubic` is beside it."""
+    return "in" in words and not set(words) - set(_SQUARE) - {"in"}
+
+
+def same_measure(gold: str, answer: str) -> bool:
+    """Whether two texts of units both have units of measure, and the same ones."""
+    ours, theirs = _unit(gold), _unit(answer)
+    if ours is None or theirs is None or not ours.measures:
+        return False
+    return (ours.measures, ours.rate, ours.power) == (theirs.measures, theirs.rate, theirs.power)
 
 
 def units_agree(gold: str, answer: str) -> bool:
@@ -147,20 +205,39 @@ def units_agree(gold: str, answer: str) -> bool:
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None:
         return True
-    if ours[0] and theirs[0]:
-        return (ours[0], ours[2]) == (theirs[0], theirs[2])
-    if ours[0] or theirs[0]:
-        return True
-    return ours[2] == theirs[2] and (ours[1] <= theirs[1] or theirs[1] <= ours[1])
+    if ours.measures and theirs.measures:
+        left_out = not (ours.rate and theirs.rate) and ours.measures <= _RATE_LEFT_OUT
+        rates_agree = ours.rate == theirs.rate or left_out
+        return (ours.measures, ours.power) == (theirs.measures, theirs.power) and rates_agree
+    if ours.measures or theirs.measures:
+        counted = ours.words | theirs.words
+        return not (counted and "percent" in ours.measures | theirs.measures)
+    alike = ours.words <= theirs.words or theirs.words <= ours.words
+    return ours.power == theirs.power and alike
 
 
-def _unit(text: str) -> tuple[frozenset[str], frozenset[str], int] | None:
-    """Returns the units of measure, the other words and the power in the words after a number."""
-    found = [word.lower() for word in re.findall(r"[A-Za-z]+", text)]
+def _singular(word: str) -> str:
+    return word if word in _UNITS else word.removesuffix("s")
+
+
+def _unit(text: str) -> _Unit | None:
+    """Reads the words after a number. Returns None if there are none."""
+    found = [word.lower() for word in re.findall(r"[A-Za-z]+|/", text)]
     if not found:
         return None
     powers = [_SQUARE[word] for word in found if word in _SQUARE]
     powers += [int(power) for power in re.findall(r"\^\s*\{?\s*([23])", text)]
-    words = {word if word in _UNITS else word.removesuffix("s") for word in found}
-    measures = frozenset(_UNITS[word] for word in words if word in _UNITS and word not in _EMPTY)
-    return measures, frozenset(words - _EMPTY - set(_UNITS) - set(_SQUARE)), max(powers, default=1)
+    inch = is_inch(found)
+    sides: tuple[set[str], set[str]] = (set(), set())
+    after, words = False, set[str]()
+    for word in " ".join(_SPEEDS.get(word, word) for word in found).split():
+        after = after or word in _PER or word == "/"
+        name = "inch" if inch and word == "in" else _singular(word)
+        if name in _UNITS:
+            sides[after].add(_UNITS[name])
+        elif word not in _SQUARE and word != "/":
+            words.add(name)
+    if "percent" in sides[0]:
+        sides = {"percent"}, set()  # a quarter of a day is no day
+    known = frozenset(words - _EMPTY)
+    return _Unit(frozenset(sides[0]), frozenset(sides[1]), known, max(powers, default=1))

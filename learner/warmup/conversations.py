@@ -8,7 +8,7 @@ describe a row are left out.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,7 +27,8 @@ MESSAGE_FIELDS = frozenset(
     "reasoning thinking weight".split()
 )
 DESCRIBING = frozenset(
-    "id index turn timestamp time created created_at date model metadata source".split()
+    "id index turn timestamp time created created_at date model metadata source language lang "
+    "toxic redacted turn_identifier parent_id message_id author end_turn info".split()
 )
 """Fields of a message that change nothing of what is learned."""
 REFUSED = frozenset(
@@ -35,6 +36,8 @@ REFUSED = frozenset(
     "response_format weight mask".split()
 )
 """Fields of a row that would change what is learned, and are not read. Others describe the row."""
+ASKED = ("instruction", "context", "input")
+"""Fields of a row that may ask something. They are refused unless a message holds their text."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,11 @@ class Conversation:
         return not self.tools and all(message.is_plain for message in self.messages)
 
 
-def read_row(row: Any) -> Conversation:
-    """Reads a row. Raises ValueError, which names the field and the rule that it breaks."""
+def read_row(row: Any, special: Callable[[str], str | None] = lambda _: None) -> Conversation:
+    """Reads a row. Raises ValueError, which names the field and the rule that it breaks.
+
+    `special`: returns the first text of a special token in a reply. Such a reply is refused.
+    """
     if not isinstance(row, dict):
         raise ValueError("must be an object with messages")
     row = {name: value for name, value in row.items() if value not in (None, "", [], {})}
@@ -79,10 +85,14 @@ def read_row(row: Any) -> Conversation:
     for name in sorted(REFUSED & set(row)):
         raise ValueError(f"{name}: is not read; remove it, or the row")
     messages = [_message(each, place) for place, each in enumerate(given)]
-    if "system" in row:
+    _check_asked(row, messages)
+    _check_texts(messages, special)
+    if "system" in row and "system_prompt" in row:
+        raise ValueError("system and system_prompt: keep one of them")
+    for name in [name for name in ("system", "system_prompt") if name in row]:
         if messages[0].role == "system":
-            raise ValueError("system: there is a system message too; keep one of them")
-        system = plain(row["system"], "system")
+            raise ValueError(f"{name}: there is a system message too; keep one of them")
+        system = plain(row[name], name)
         messages.insert(0, Message({"role": "system", "content": system}, False))
     _check_order(messages)
     return Conversation(tuple(messages), _tools(row))
@@ -105,7 +115,7 @@ def _message(given: Any, place: int) -> Message:
     if speaker == "function_call":
         content, given = "", given | {"function_call": content}
     fields: dict[str, Any] = {"role": role, "content": content}
-    readers = {"assistant": _reply_fields, "tool": _result_fields}
+    readers = {"assistant": _reply_fields, "tool": _result_fields, "user": _user_fields}
     fields |= readers.get(role, _no_fields)(given, where)
     return Message(fields, _is_learned(given, role, where))
 
@@ -134,6 +144,12 @@ def _result_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         for name in ("tool_call_id", "name")
         if given.get(name)
     }
+
+
+def _user_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the speaker's name, which some templates show."""
+    _no_fields({key: value for key, value in given.items() if key != "name"}, where)
+    return {"name": plain(given["name"], f"{where}.name")} if given.get("name") else {}
 
 
 def _no_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -190,7 +206,7 @@ def _call(call: Any, where: str, place: int) -> dict[str, Any]:
     name, arguments = function.get("name"), function.get("arguments", {})
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where}.function.name: must be text")
-    if isinstance(arguments, str):
+    if isinstance(arguments, str | None):
         arguments = plain_arguments(arguments or "{}")
     if not isinstance(arguments, dict):
         raise ValueError(f"{where}.function.arguments: must be an object, or JSON of one")
@@ -220,6 +236,26 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError(f"{where}: must be a function with a name")
     return dict(tool)
+
+
+def _check_asked(row: Mapping[str, Any], messages: Sequence[Message]) -> None:
+    for name in [name for name in ASKED if name in row]:
+        told = isinstance(row[name], str) and row[name].strip()
+        if not told or not any(told in message.fields["content"] for message in messages):
+            raise ValueError(f"{name}: is not read; write it into a message, or remove it")
+
+
+def _check_texts(messages: Sequence[Message], special: Callable[[str], str | None]) -> None:
+    """Raises ValueError if a reply holds a special token's text, which would end the reply."""
+    for place, message in enumerate(messages):
+        for field in ("content", "reasoning_content", "tool_calls"):
+            value = message.fields.get(field, "") if message.role == "assistant" else ""
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            if found := special(text):
+                raise ValueError(
+                    f"messages[{place}].{field}: holds {found}, a special token of the model; "
+                    "remove it from the reply, or remove the row"
+                )
 
 
 def _check_order(messages: Sequence[Message]) -> None:

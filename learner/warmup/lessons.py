@@ -189,7 +189,8 @@ def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[L
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:
-            lesson = Lesson("data", *_arrays(_of_row(read_row(json.loads(line)), chat)))
+            row = read_row(json.loads(line), chat.special.in_reply)
+            lesson = Lesson("data", *_arrays(_of_row(row, chat)))
         except (ValueError, RecursionError, UserError) as error:
             raise UserError(f"--data {file}: line {number}: {error!s:.300}") from None
         if (length := len(lesson.token_ids)) > context_length:
@@ -232,7 +233,8 @@ def _as_written(row: Conversation, chat: ChatFormat) -> Tokens:
     last. Raises ValueError if the template leaves out something of the row."""
     messages = [message.fields for message in row.messages]
     if messages[0]["role"] == "system":
-        messages[:2] = chat.opening(messages[0]["content"], messages[1]["content"])
+        *before_it, first = chat.opening(messages[0]["content"], messages[1]["content"])
+        messages[:2] = [*before_it, {**messages[1], **first}]
     skipped = len(row.messages) - len(messages)  # merged into the first user's message
     tokens, before = Tokens(), ""
     for place, message in enumerate(messages):

@@ -33,6 +33,7 @@ class SpecialText:
         ids = getattr(tokenizer, "all_special_ids", ())
         self._texts = {text for text, special in self._added.items() if special}
         self._texts |= {str(tokenizer.convert_ids_to_tokens(i)) for i in ids}
+        self._tokens = _pattern(text for text in self._texts if not _is_reasoning(text))
         self._set_patterns()
         self.counted = Counter[str]()
 
@@ -52,6 +53,12 @@ class SpecialText:
         """Returns a message, or another plain value, with marks in the texts of special tokens.
         Leaves the tags of reasoning in replies as they are."""
         return self._marked(value, self._pattern)
+
+    def in_reply(self, text: str) -> str | None:
+        """Returns the first text of a special token in a reply, or None. Leaves out the tags of
+        reasoning, and what only the template treats as special."""
+        found = self._tokens.search(text) if self._tokens else None
+        return found[0] if found else None
 
     def _marked(self, value: Any, pattern: _Pattern) -> Any:
         if isinstance(value, str):

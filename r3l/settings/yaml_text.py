@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import re
 from typing import Any
 
@@ -59,24 +60,39 @@ class _Loader(yaml.SafeLoader):
             made[key] = self.construct_object(value_node, deep=deep)
         return made
 
+    def nothing(self, node: yaml.ScalarNode) -> None:
+        self._core_text(node, _NULL)
+
     def whole_number(self, node: yaml.ScalarNode) -> int:
-        text = self.construct_scalar(node)
+        text = self._core_text(node, _INT)
         return int(text[2:], _BASES[text[:2]]) if text[:2] in _BASES else int(text)
 
     def number(self, node: yaml.ScalarNode) -> float:
-        return float(
-            self.construct_scalar(node).lower().replace(".inf", "inf").replace(".nan", "nan")
-        )
+        text = self._core_text(node, _FLOAT).lower()
+        value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+        if math.isinf(value) and "inf" not in text:
+            raise yaml.MarkedYAMLError(f"{text:.40} is too large a number", node.start_mark)
+        return value
 
     def truth(self, node: yaml.ScalarNode) -> bool:
-        return self.construct_scalar(node).lower() == "true"
+        return self._core_text(node, _BOOL).lower() == "true"
+
+    def _core_text(self, node: yaml.ScalarNode, tag: str) -> str:
+        """Returns a scalar's text. Raises an error if its tag does not fit, as in `!!bool yes`."""
+        text = str(self.construct_scalar(node))
+        if not re.fullmatch(_CORE[tag], text):
+            name = tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                f"{text!r:.40} is no {name} of YAML 1.2; remove the tag !!{name}", node.start_mark
+            )
+        return text
 
     def unknown(self, node: yaml.Node) -> Any:
         raise yaml.MarkedYAMLError(f"the tag {node.tag} is not known", node.start_mark)
 
 
 _Loader.yaml_constructors = {
-    _NULL: yaml.SafeLoader.construct_yaml_null,
+    _NULL: _Loader.nothing,
     _BOOL: _Loader.truth,
     _INT: _Loader.whole_number,
     _FLOAT: _Loader.number,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs import registry
-from envs.questions.datasets import load
+from envs.questions.datasets import BEFORE, load
 from envs.questions.math_problems import ProblemTasks
 from r3l.errors import UserError
 from tests.r3l.hostile import TEXTS
@@ -84,8 +84,15 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
                 ("tools", [{}]),
                 ("system", "be brief"),
                 ("context", ["x"]),
+                ("story", {"en": "x"}),
+                *((name, "x") for name in "text table input instruction code facts".split()),
+                ("table", [[1]]),
             )
         ),
+        (({"prompt": "p", "question": "q", "answer": "1"},), "line 1: its prompt and question di"),
+        (({"prompt": "p", "problem": ["q"], "answer": "1"},), "line 1: its prompt and problem di"),
+        (({"prompt": "p", "answer": {"value": 1}},), "line 1: its reference answer is an object"),
+        (({"prompt": "p", "answer": [{"value": 1}]},), "line 1: its reference answer is an obj"),
         *(
             (({"prompt": [{"role": "user", "content": "q"} | more], "answer": "1"},), says)
             for more, says in (
@@ -135,6 +142,23 @@ def test_what_a_question_is_about_comes_before_it_and_empty_fields_change_nothin
     ]
     prompts = [problem.prompt for problem in load("math", "train", file(*rows))]
     assert prompts == ["Two cows.\n\nHow many?", "q\nq"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_text_that_a_question_is_about_is_shown_once_under_each_name(file, name):
+    rows = [
+        {"question": "How many?", name: " Two cows. ", "answer": "2"},
+        {"question": "Two cows. How many?", name: "Two cows.", "answer": "2"},
+    ]
+    prompts = [problem.prompt for problem in load("math", "train", file(*rows))]
+    assert prompts == ["Two cows.\n\nHow many?", "Two cows. How many?"]
+
+
+def test_a_copy_of_a_question_or_of_its_part_changes_nothing(file):
+    asked = [{"role": "user", "content": "2+3? Be brief."}]
+    row = {"prompt": asked, "question": "2+3?", "instruction": "Be brief.", "answer": "5"}
+    (problem,) = load("math", "train", file(row))
+    assert problem.prompt == "2+3? Be brief."
 
 
 def test_long_and_repeated_names_of_problems_stay_apart(file):

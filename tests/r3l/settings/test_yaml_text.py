@@ -44,6 +44,32 @@ def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("!!bool yes", "'yes' is no bool"), ("!!bool 1", "'1' is no bool"),
+        ("!!bool maybe", "'maybe' is no bool"), ("!!null foo", "'foo' is no null"),
+        ("!!int 1_000", "'1_000' is no int"), ("!!int 1.5", "'1.5' is no int"),
+        ("!!float '1e'", "'1e' is no float"), ("!!float nan", "'nan' is no float"),
+        ("1e400", "1e400 is too large"), ("-1e999", "-1e999 is too large"),
+        ("!!float 1e400", "1e400 is too large"),
+    ],
+)  # fmt: skip
+def test_a_tag_that_does_not_fit_its_text_is_refused_and_so_is_a_number_too_large(text, reason):
+    for whole in (f"x: {text}", f"x: [{text}]"):
+        with pytest.raises(UserError, match=rf"^config: .*line 1, .*{reason}") as caught:
+            parse(whole, "config")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=reason):
+        load(None, [f"env.options.x={text}"])
+
+
+def test_a_tag_that_fits_its_text_changes_nothing():
+    text = "{a: !!bool TRUE, b: !!null ~, c: !!int '7', d: !!float 1, e: !!float -.INF, f: !!null }"
+    values = {"a": True, "b": None, "c": 7, "d": 1.0, "e": -float("inf"), "f": None}
+    assert parse(text, "config") == values
+
+
 def test_an_alias_is_refused_by_name_and_none_is_written():
     bomb = "a: &a [x, x]\n" + "".join(
         f"{name}: &{name} [*{old}, *{old}]\n" for old, name in pairwise("abcdefghi")
