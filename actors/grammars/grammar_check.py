@@ -26,7 +26,7 @@ MOST_KNOWN = 4096
 LONGEST_LINE = 1 << 20
 SHORT = 1 << 12
 """Characters of a grammar from which on it is tried by the slow helper."""
-QUICK_S = 2
+QUICK_S = 1
 """CPU seconds for a short grammar, before it goes to the slow helper."""
 
 

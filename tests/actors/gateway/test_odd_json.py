@@ -27,11 +27,11 @@ def deep(levels: int) -> Any:
 
 def called(arguments: str, path: str = CHAT) -> tuple[str, Body]:
     if path == RESPONSES:
-        call = {"type": "function_call", "call_id": "a", "name": "add_one", "arguments": arguments}
+        made = {"type": "function_call", "call_id": "a", "name": "add_one", "arguments": arguments}
         result = {"type": "function_call_output", "call_id": "a", "output": "b"}
-        return path, {"input": [HI, call, result]}
+        return path, {"input": [HI, made, result]}
     function = {"name": "add_one", "arguments": arguments}
-    call = {"id": "a", "type": "function", "function": function}
+    call: Any = {"id": "a", "type": "function", "function": function}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
     answered = {"role": "tool", "tool_call_id": "a", "content": "b"}
     return path, {"messages": [HI, said, answered], "tools": [*PROBE_TOOLS]}

@@ -35,7 +35,8 @@ def test_a_helper_that_fails_is_named_and_replaced(
         helper = GrammarHelper(lambda: {"first": json.dumps(1)})
         with pytest.raises(EngineFailed, match="starts another one") as failed:
             await helper.tried("json", "{}", 1)
-        assert failed.value.cause == "grammar_check" and helper.process is None
+        assert failed.value.cause == "grammar_check"
+        assert vars(helper)["process"] is None
         program.write_text(FINE)
         monkeypatch.setattr(module, "LIMIT_S", 60.0)
         assert await helper.tried("json", "{}", 1) == ""
