@@ -46,6 +46,7 @@ TOPICS = {
     "actors/agents/test_hostile_agents.py",
     "actors/agents/test_replayed_sessions.py",
     "actors/gateway/test_any_stop_text.py",
+    "actors/gateway/test_odd_json.py",
     "actors/dialects/test_any_streamed_answer.py",
     "actors/gateway/test_real_clients.py",
     "actors/grammars/test_real_engine.py",

@@ -42,6 +42,11 @@ def bad(message: str) -> Refused:
     return Refused(400, "invalid_request_error", message)
 
 
+def too_deep() -> Refused:
+    """Returns the refusal of values that are nested too deeply to be read."""
+    return bad("the request is nested too deeply to be read; nest its values less")
+
+
 @dataclass(frozen=True)
 class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
@@ -138,8 +143,10 @@ def _schema(holder: Mapping[str, Any], name: str, of: str = "") -> dict[str, Any
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
+            json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
-            raise bad(f"{of}{name}: is a text, but no JSON") from None
+            what = "no JSON, or holds half a surrogate pair, NaN or infinity"
+            raise bad(f"{of}{name}: is a text, but {what}") from None
     if schema is not None and not isinstance(schema, dict):
         raise bad(f"{of}{name} is {schema!r:.60}; it must be a JSON schema, an object")
     return schema

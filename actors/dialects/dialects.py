@@ -34,6 +34,7 @@ class Dialect:
 
 def request_of(dialect: Dialect, body: Body) -> AgentRequest:
     """Reads a request. Raises Refused."""
+    body = _given(dialect, body)
     fields.check(dialect.name, body)
     try:
         return chat_completions.read(dialect.read(body))
@@ -42,6 +43,20 @@ def request_of(dialect: Dialect, body: Body) -> AgentRequest:
     except Exception as error:  # a translator may raise anything
         reason = " ".join(str(error).split())[:300]
         raise bad(f"the request cannot be read: {reason}") from None
+
+
+def _given(dialect: Dialect, body: Body) -> Body:
+    """Returns a request without the fields that are null, and with OpenAI's word for calls that
+    are forced, for which Mistral's clients write "any"."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in fields.OBJECTS & given.keys():
+        if isinstance(given[name], dict):
+            whole = given.pop(name)
+            if (shown := {k: v for k, v in whole.items() if v is not None}) or not whole:
+                given[name] = shown
+    if dialect is not MESSAGES and given.get("tool_choice") == "any":
+        given["tool_choice"] = "required"
+    return given
 
 
 EXTRAS = (
@@ -144,6 +159,8 @@ def _read_messages(body: Body) -> Body:
     translated = AnthropicServingMessages.to_chat_completion_request(request)
     if format_:  # the translator takes it without a schema
         own["response_format"] = {"type": format_.get("type"), "json_schema": format_}
+    if all(message["role"] == "system" for message in _plain(translated.messages)):
+        raise bad("messages: they have no text; write a text that is not empty")
     plain = translated.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
     return dict(_plain(plain)) | own
 

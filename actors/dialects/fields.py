@@ -162,7 +162,10 @@ FIELDS: tuple[Field, ...] = (
     *_refused("chat", "modalities", "this policy writes text", ["text"]),
     *_refused("chat", "audio", "this policy writes text"),
     *_row(Fate.REFUSED, "chat", "web_search_options", neutral=(None,), instead=_OWN_TOOLS),
-    *_refused("chat", "functions function_call", "use tools and tool_choice"),
+    *_refused("chat", "functions", "use tools and tool_choice"),
+    *_refused("chat", "function_call", "use tools and tool_choice", "none", "auto"),
+    *_refused("chat", "reasoning", "use reasoning_effort, which may be none"),
+    *_refused("messages", "reasoning", "use thinking or output_config.effort"),
     *_refused("messages", "mcp_servers container", _OWN_TOOLS),
     *_refused("chat responses", "moderation", _ONLY_POLICY),
     *_refused("messages", "fallbacks", _ONLY_POLICY),
@@ -200,6 +203,8 @@ _OBJECTS = {
     dialect: {name.partition(".")[0] for name in own if "." in name}
     for dialect, own in _BY_DIALECT.items()
 }
+OBJECTS = frozenset().union(*_OBJECTS.values())
+"""The fields of some dialect that are objects whose fields are in the table."""
 
 
 def check(dialect: str, body: Mapping[str, Any]) -> None:

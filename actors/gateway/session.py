@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from actors.dialects.chat_completions import AgentRequest, Answer, Refused, bad, write
+from actors.dialects.chat_completions import AgentRequest, Answer, Refused, bad, too_deep, write
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.grammars import grammar_of
 from actors.gateway.open_requests import Gone, OpenRequest, OpenRequests
@@ -90,6 +90,7 @@ class Session:
         self.context_length: int | None = getattr(self.policy, "context_length", None)
         self.tree = CallTree(self.reader.chat, self.context_length)
         self.passed, self.reading_long = PassedCalls(self.began), asyncio.Lock()
+        self.trying = asyncio.Lock()
         self.open_requests = self.held = 0
         """How many requests are read or not answered yet, and their bytes."""
         self.refused_grammars = 0
@@ -307,16 +308,17 @@ class Session:
     async def _check_grammar(self, request: AgentRequest, params: SampleParams) -> None:
         """Raises Refused if the engine cannot follow the grammar of a request."""
         check = getattr(self.policy, "check_grammar", None)
-        if self.refused_grammars >= MOST_REFUSED:
-            raise bad(f"an attempt may ask for at most {MOST_REFUSED} schemas that are refused")
-        try:
-            if check is not None:
-                await check(params)
-        except RequestRefused as error:
-            raise self._refused(request, error) from error
-        except EpisodeError as error:
-            self.fail(error)
-            raise Refused(400, "attempt_failed", str(error)) from error
+        async with self.trying:  # one at a time, so that an attempt delays itself, not others
+            if self.refused_grammars >= MOST_REFUSED:
+                raise bad(f"an attempt may ask for at most {MOST_REFUSED} schemas that are refused")
+            try:
+                if check is not None:
+                    await check(params)
+            except RequestRefused as error:
+                raise self._refused(request, error) from error
+            except EpisodeError as error:
+                self.fail(error)
+                raise Refused(400, "attempt_failed", str(error)) from error
 
     def _refused(self, request: AgentRequest, error: RequestRefused) -> Refused:
         """Counts a request that the engine refuses. Names its grammar and the task."""
@@ -348,3 +350,5 @@ async def _until_over(answering: Awaitable[Answer]) -> Answer:
         return await answering
     except asyncio.CancelledError:
         raise Refused(400, "attempt_is_over", "this attempt has ended") from None
+    except RecursionError:
+        raise too_deep() from None

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.dialects.chat_completions import MODEL, AgentRequest, Answer, Refused, bad
+from actors.dialects.chat_completions import MODEL, AgentRequest, Answer, Refused, bad, too_deep
 from actors.dialects.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.dialects.fields import FieldLog
 from actors.gateway.address import check_certificate, listen, reached_at
@@ -64,7 +64,11 @@ class WebApp:
             Route("/r3l/result", self._result, methods=["POST"]),
             Route("/mcp/{name}/{key}", self._mcp, methods=["POST"]),
         ]
-        handlers = {Refused: self._refusal, Exception: self._failure}
+        handlers = {
+            Refused: self._refusal,
+            RecursionError: self._too_deep,
+            Exception: self._failure,
+        }
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     @asynccontextmanager
@@ -215,6 +219,9 @@ class WebApp:
             413: {"connection": "close"},
         }.get(refused.status, {})
         return JSONResponse(dialect.error(refused), refused.status, headers)
+
+    async def _too_deep(self, request: Request, _: Exception) -> Response:
+        return await self._refusal(request, too_deep())
 
     async def _failure(self, request: Request, error: Exception) -> Response:
         """Answers a request that met a fault of the gateway, which the log shows."""

@@ -1,33 +1,33 @@
-"""Tries the grammars of agents' requests in a helper process, before the engine gets them.
+"""Tries the grammars of agents' requests in helper processes, before the engine gets them.
 
-    request with a grammar ─► known? ── no ─► the helper compiles it, within limits ─► remembered
-                                │                                                          │
-                                └─────────── refused: RequestRefused ◄─────────────────────┘
+    request with a grammar ─► known? ── no ─► short? ─► the quick helper ─► remembered
+                                │               │ no          │ takes longer      │
+                                │               └─────► the slow helper ─► remembered
+                                └────────────── refused: RequestRefused ◄─────────┘
 
-An engine compiles grammars in threads of its own process, where nothing can end them. The helper
-(actors.grammars.grammar_compiler) starts with the first grammar, and ends with the actor.
+An engine compiles grammars in threads of its own process, where nothing can end them. A helper
+(actors.grammars.grammar_helper) starts with its first grammar, and ends with the actor. There are
+two, so that a short grammar never waits for a long one. An attempt has one grammar tried at a time
+(actors.gateway.session), so that each waits for one grammar of each other attempt at most.
 """
 
-import asyncio
 import hashlib
 import json
-import os
-import signal
-import subprocess
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.grammars.grammar_compiler import JSON, TAG
-from r3l.errors import EngineFailed, RequestRefused
-from r3l.files.own_packages import import_path, module_command
+from actors.grammars.grammar_compiler import CPU_S, JSON, TAG, too_slow
+from actors.grammars.grammar_helper import GrammarHelper
+from r3l.errors import RequestRefused
 from r3l.rollout.policy_interface import SampleParams
 
-LIMIT_S = 180.0
-"""Seconds of waiting for the helper and its start. The limit of a grammar is one of CPU time."""
 MOST_KNOWN = 4096
 """The most grammars whose verdict is remembered."""
 LONGEST_LINE = 1 << 20
+SHORT = 1 << 12
+"""Characters of a grammar from which on it is tried by the slow helper."""
+QUICK_S = 1
+"""CPU seconds for a short grammar, before it goes to the slow helper."""
 
 
 @dataclass
@@ -41,13 +41,15 @@ class GrammarCheck:
     whitespace: bool = False
     separators: list[str] | None = None
     known: dict[str, str] = field(default_factory=dict, init=False)
-    helper: subprocess.Popen[str] | None = field(default=None, init=False)
-    answered: bool = field(default=False, init=False)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    quick: GrammarHelper = field(init=False)
+    slow: GrammarHelper = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quick, self.slow = GrammarHelper(self._first), GrammarHelper(self._first)
 
     async def check(self, params: SampleParams) -> None:
         """Raises RequestRefused if the engine cannot follow the grammar of a request. Raises
-        EngineFailed if the helper process fails."""
+        EngineFailed if a helper process fails."""
         if params.json_schema is not None:
             kind, text = JSON, json.dumps(params.json_schema)
         elif params.structural_tag is not None:
@@ -57,70 +59,41 @@ class GrammarCheck:
         name = hashlib.blake2b(
             f"{kind} {text}".encode(errors="replace"), digest_size=16
         ).hexdigest()
-        if name not in self.known:
-            async with self._turn:
-                if name not in self.known:
-                    self._remember(name, await self._tried(kind, text))
+        if len(text) > LONGEST_LINE:
+            self._remember(name, f"it has more than {LONGEST_LINE:,} characters; shorten it")
+        if len(text) < SHORT:
+            await self._try(self.quick, name, kind, text, QUICK_S)
+        await self._try(self.slow, name, kind, text, CPU_S)
         if why := self.known[name]:
             raise RequestRefused(why, cause="grammar_refused")
 
     def close(self) -> None:
-        """Ends the helper."""
-        helper, self.helper = self.helper, None
-        if helper is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(helper.pid, signal.SIGKILL)
-            helper.wait()
+        """Ends the helpers."""
+        self.quick.close()
+        self.slow.close()
+
+    async def _try(
+        self, helper: GrammarHelper, name: str, kind: str, text: str, cpu_s: int
+    ) -> None:
+        """Remembers the verdict of a helper, if a grammar has none and takes at most `cpu_s`
+        seconds. More are too many for any grammar if `cpu_s` is CPU_S."""
+        if name in self.known:
+            return
+        async with helper.turn:
+            if name not in self.known:
+                why = await helper.tried(kind, text, cpu_s)
+                if cpu_s == CPU_S or why != too_slow(cpu_s):
+                    self._remember(name, why)
 
     def _remember(self, name: str, why: str) -> None:
         if len(self.known) >= MOST_KNOWN:
             del self.known[next(iter(self.known))]
         self.known[name] = why
 
-    async def _tried(self, kind: str, text: str) -> str:
-        """Has the helper try a grammar. Returns why it is refused, or ""."""
-        if len(text) > LONGEST_LINE:
-            return f"it has more than {LONGEST_LINE:,} characters; shorten it"
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                return await asyncio.to_thread(self._asked, {"kind": kind, "text": text})
-        except (TimeoutError, OSError, ValueError, KeyError) as error:
-            raise EngineFailed(
-                f"the process that tries grammars failed ({error!r:.200}); the next request with a "
-                "grammar starts another one",
-                cause="grammar_check",
-            ) from error
-        finally:
-            if not self._ready():  # it would give its answer to the next request
-                self.close()
-
-    def _ready(self) -> bool:
-        return self.helper is not None and self.answered
-
-    def _asked(self, job: dict[str, str]) -> str:
-        """Gives the helper a job; starts the helper if there is none. Runs in a thread, which ends
-        when the helper is killed."""
-        self.answered = False
-        if self.helper is None:
-            self.helper = subprocess.Popen(
-                module_command("actors.grammars.grammar_compiler"),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": import_path()},
-            )  # fmt: skip
-            given = {"end": self.end, "whitespace": self.whitespace, "separators": self.separators}
-            self._exchange(self.helper, given | {"tokenizer": self._serialised()})
-        refused = str(self._exchange(self.helper, job)["refused"])
-        self.answered = True
-        return refused
-
-    @staticmethod
-    def _exchange(helper: subprocess.Popen[str], message: dict[str, Any]) -> dict[str, Any]:
-        assert helper.stdin is not None and helper.stdout is not None
-        print(json.dumps(message), file=helper.stdin, flush=True)
-        return dict(json.loads(helper.stdout.readline()))  # "" if it has ended: ValueError
-
-    def _serialised(self) -> str:
+    def _first(self) -> dict[str, Any]:
+        """Returns what a helper reads first."""
         import xgrammar
 
         info = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=self.vocabulary)
-        return str(info.serialize_json())
+        given = {"end": self.end, "whitespace": self.whitespace, "separators": self.separators}
+        return given | {"tokenizer": str(info.serialize_json())}

@@ -1,9 +1,9 @@
-"""Compiles grammars for actors.grammars.grammar_check, which starts it as a program.
+"""Compiles grammars for actors.grammars.grammar_helper, which starts it as a program.
 
 Each line of standard input is a JSON object, each line of output the answer to one:
 
     {tokenizer, end, whitespace, separators}   first line: the tokenizer, and how to compile
-    {kind: json | structural_tag, text}        ─► {refused}: why the engine cannot follow it, or ""
+    {kind: json | structural_tag, text, cpu_s} ─► {refused}: why the engine cannot follow it, or ""
 
 Each grammar is compiled in a fork of this process, with limits of CPU time and memory. So one that
 compiles without an end, fills the memory or crashes the library costs the fork alone.
@@ -87,14 +87,19 @@ def _tag(text: str) -> tuple[Any, ...]:
     return items, tag["triggers"]
 
 
-def answer(compiler: Compiler, kind: str, text: str) -> str:
+def too_slow(cpu_s: int) -> str:
+    """Returns why a grammar is refused that takes too long."""
+    return f"it takes more than {cpu_s} CPU seconds to compile; {OWN_WORDS}"
+
+
+def answer(compiler: Compiler, kind: str, text: str, cpu_s: int = CPU_S) -> str:
     """Tries a grammar in a fork. Returns why the engine cannot follow the grammar, or ""."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(read)
-            os.write(write, _in_child(compiler, kind, text).encode(errors="replace"))
+            os.write(write, _in_child(compiler, kind, text, cpu_s).encode(errors="replace"))
         finally:
             os._exit(0)
     os.close(write)
@@ -102,16 +107,16 @@ def answer(compiler: Compiler, kind: str, text: str) -> str:
         said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"it takes more than {CPU_S} CPU seconds to compile; {OWN_WORDS}"
+        return too_slow(cpu_s)
     if code < 0:
         name = signal.Signals(-code).name
         return f"the compiler of grammars crashes on it ({name}); {OWN_WORDS}"
     return said.decode()
 
 
-def _in_child(compiler: Compiler, kind: str, text: str) -> str:
+def _in_child(compiler: Compiler, kind: str, text: str, cpu_s: int) -> str:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))  # a fork's own time
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))  # a fork's own time
     with open("/proc/self/statm", encoding="ascii") as file:
         most = int(file.read().split()[0]) * resource.getpagesize() + MORE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

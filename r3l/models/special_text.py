@@ -14,7 +14,7 @@ _ESCAPE = "\ufdd0"  # a noncharacter, which no text should hold
 BREAK, _OWN = f"{_ESCAPE}0", f"{_ESCAPE}1"
 """The mark at which a text is encoded apart, and the mark for the text's own `_ESCAPE`."""
 _KEPT = ("role", "type")
-"""Fields of a message that a template reads as names."""
+"""Fields of a message that a template reads as names, if they are words."""
 _LIKE_MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
 _ANCHOR = "\n"
 _Pattern = re.Pattern[str] | None
@@ -61,17 +61,31 @@ class SpecialText:
         return found[0] if found else None
 
     def _marked(self, value: Any, pattern: _Pattern) -> Any:
-        if isinstance(value, str):
-            return self._marked_text(value, pattern)
-        if isinstance(value, dict):
-            pattern = self._in_replies if value.get("role") == "assistant" else pattern
-            return {
-                key: each if key in _KEPT else self._marked(each, pattern)
-                for key, each in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self._marked(each, pattern) for each in value]
-        return value
+        made: list[Any] = [None]
+        waiting: list[tuple[Any, Any, Any, _Pattern]] = [(made, 0, value, pattern)]
+        while waiting:  # no recursion: agents nest values as deeply as they like
+            holder, place, each, pattern = waiting.pop()
+            if isinstance(each, str):
+                holder[place] = self._marked_text(each, pattern)
+            elif isinstance(each, dict):
+                pattern = self._in_replies if each.get("role") == "assistant" else pattern
+                holder[place] = own = {}
+                for key, inner in each.items():
+                    name = self._marked_key(key, pattern)
+                    own[name] = inner  # keeps the order
+                    if not _is_name(key, inner):
+                        waiting.append((own, name, inner, pattern))
+            elif isinstance(each, list | tuple):
+                holder[place] = items = list(each)
+                waiting += [(items, n, inner, pattern) for n, inner in enumerate(each)]
+            else:
+                holder[place] = each
+        return made[0]
+
+    def _marked_key(self, key: Any, pattern: _Pattern) -> Any:
+        """Marks a name that an agent made up. A template may look for one that is a word."""
+        is_word = not isinstance(key, str) or key.isidentifier()
+        return key if is_word else self._marked_text(key, pattern)
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text. Encodes it piece by piece if it has marks."""
@@ -110,6 +124,10 @@ class SpecialText:
 def without_marks(text: str) -> str:
     """Returns a rendered text as a reader sees it."""
     return text.replace(BREAK, "").replace(_OWN, _ESCAPE)
+
+
+def _is_name(key: Any, value: Any) -> bool:
+    return key in _KEPT and isinstance(value, str) and value.isidentifier()
 
 
 def _is_reasoning(text: str) -> bool:

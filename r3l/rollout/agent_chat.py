@@ -286,9 +286,11 @@ def _short_id(call_id: str) -> str:
 
 
 def plain_arguments(text: str) -> Any:
-    """Parses a tool call's arguments. If `text` is not a JSON object, returns it unchanged."""
+    """Parses a tool call's arguments. If `text` is not a JSON object, or holds half a surrogate
+    pair, which is in no token, returns it unchanged."""
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text

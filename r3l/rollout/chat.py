@@ -62,6 +62,8 @@ class ChatFormat:
                 self.end_id, self.end = self._find_end()
                 self._probe(earlier_reasoning)
                 self.special.add_from(self._frame())
+                for name in ("_prompt", "_earlier_prompt", "_reply_tail"):
+                    self.__dict__.pop(name, None)  # an argument may be in them: mark it again
         except (TimeoutError, MemoryError) as error:
             raise self._refused(f"cannot be tried ({error!r})") from None
 
@@ -261,15 +263,20 @@ class ChatFormat:
         prompt: bool,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        shown = self.special.marked(list(tools))
-        more = dict(self.arguments) | ({"tools": shown} if tools else {})
-        messages = self.special.marked(list(messages))
+        marked = self.special.marked
+        more = {name: marked(value) for name, value in self.arguments.items()}
         try:
+            more |= {"tools": marked(list(tools))} if tools else {}
             return str(
                 self.tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=prompt, **more
+                    marked(list(messages)), tokenize=False, add_generation_prompt=prompt, **more
                 )
             )
+        except RecursionError:
+            raise UserError(
+                "a tool or the arguments of a tool call are nested too deeply for the chat "
+                "template; nest them less"
+            ) from None
         except Exception as error:  # a template is code: it may raise anything
             roles = ", ".join(message["role"] for message in messages)
             why = str(error) or type(error).__name__

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from actors.dialects import fields
 from actors.dialects.chat_completions import UNTRAINED, Refused
 from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from tests.actors.dialects.test_chat_completions import WHOLE
 
+TEXTLESS = {"type": "text", "text": ""}
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -169,3 +171,54 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
     assert refused["error"]["type"] == "authentication_error"
     with pytest.raises(Refused, match="messages"):
         request_of(MESSAGES, {"max_tokens": 9})
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "hi"}]},
+    "responses": {"input": "hi"},
+    "messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
+}
+OF = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+NAMES = sorted({field.name for field in fields.FIELDS} | {"odd"})
+
+
+@pytest.mark.parametrize("dialect", OF)
+def test_a_field_that_is_null_is_as_if_it_were_absent(dialect: str) -> None:
+    plain = request_of(OF[dialect], ASKED[dialect])
+    for name in NAMES:
+        outer, _, inner = name.partition(".")
+        if outer not in ASKED[dialect]:
+            body = ASKED[dialect] | {outer: {inner: None} if inner else None}
+            assert request_of(OF[dialect], body) == plain, name
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+def test_mistrals_word_for_calls_that_are_forced_is_openais(dialect: str) -> None:
+    function = {"name": "add", "parameters": SHAPE}
+    chat = {"type": "function", "function": function}
+    tool = chat if dialect == "chat" else {"type": "function"} | function
+    body = ASKED[dialect] | {"tools": [tool], "tool_choice": "any"}
+    assert request_of(OF[dialect], body).choice == "required"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "change", "what"),
+    [
+        ("messages", {"messages": [{"role": "user", "content": [TEXTLESS]}]}, "not empty"),
+        ("messages", {"system": "s", "messages": [{"role": "user", "content": [TEXTLESS]}]},
+         "not empty"),
+        ("chat", {"reasoning": {"effort": "low"}}, "use reasoning_effort"),
+        ("messages", {"reasoning": {"effort": "low"}}, "use thinking"),
+        ("chat", {"functions": [{"name": "f"}], "function_call": "none"}, "functions"),
+        ("chat", {"function_call": {"name": "f"}}, "function_call"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_to_do(dialect: str, change: dict[str, Any], what: str) -> None:
+    with pytest.raises(Refused, match=what):
+        request_of(OF[dialect], ASKED[dialect] | change)
+
+
+@pytest.mark.parametrize("word", ["none", "auto"])
+def test_older_fields_that_ask_for_no_function_are_taken(word: str) -> None:
+    body = ASKED["chat"] | {"functions": [], "function_call": word}
+    assert request_of(CHAT, body) == request_of(CHAT, ASKED["chat"])

@@ -362,3 +362,30 @@ def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
         assert not session.tree.nodes
 
     played(test)
+
+
+def test_an_attempt_has_one_grammar_tried_at_a_time() -> None:
+    open_now, most = 0, []
+
+    class Tries(ScriptedPolicy):
+        async def check_grammar(self, params: SampleParams) -> None:
+            nonlocal open_now
+            open_now += 1
+            most.append(open_now)
+            await asyncio.sleep(0)
+            open_now -= 1
+            raise RequestRefused("no", cause="grammar_refused")
+
+    async def test() -> None:
+        session = session_of(Tries(lambda text: "yes"))
+        asked = [
+            replace(ASKED, json_schema={"minLength": n}) for n in range(module.MOST_REFUSED + 4)
+        ]
+        tasks = [
+            session.sampling(each, f"d{n}", "chat", again=False) for n, each in enumerate(asked)
+        ]
+        said = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, Refused) for each in said)
+        assert most == [1] * module.MOST_REFUSED
+
+    played(test)

@@ -36,7 +36,7 @@ def shaped(schema: Any) -> SampleParams:
 def test_a_grammar_is_tried_once_and_its_verdict_remembered() -> None:
     async def test(check: GrammarCheck) -> None:
         await check.check(SampleParams(8))
-        assert check.helper is None  # nothing starts without a grammar
+        assert check.quick.process is None  # nothing starts without a grammar
         await asyncio.gather(*(check.check(shaped({"type": "object"})) for _ in range(3)))
         for _ in range(2):
             with pytest.raises(RequestRefused, match="no finite text") as refused:
@@ -55,14 +55,47 @@ def test_a_grammar_is_tried_once_and_its_verdict_remembered() -> None:
 def test_a_helper_that_is_killed_fails_one_request_by_name() -> None:
     async def test(check: GrammarCheck) -> None:
         await check.check(shaped({"type": "object"}))
-        assert check.helper is not None
-        os.kill(check.helper.pid, signal.SIGSTOP)
+        assert check.quick.process is not None
+        os.kill(check.quick.process.pid, signal.SIGSTOP)
         asking = asyncio.create_task(check.check(shaped({"type": "array"})))
         await asyncio.sleep(0.1)
-        os.kill(check.helper.pid, signal.SIGKILL)
+        os.kill(check.quick.process.pid, signal.SIGKILL)
         with pytest.raises(EngineFailed) as failed:
             await asking
         assert failed.value.cause == "grammar_check"
         await check.check(shaped({"type": "array"}))  # by another helper
+
+    with_check(test)
+
+
+SLOW = {"type": "string", "pattern": "^[a-z]{1,20000}$"}
+"""A short schema that takes longer than QUICK_S."""
+
+
+def large(properties: int = 3000) -> dict[str, Any]:
+    names = (f"k{n}" for n in range(properties))
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+
+
+def test_a_short_schema_does_not_wait_for_a_long_one() -> None:
+    async def test(check: GrammarCheck) -> None:
+        async with check.slow.turn:  # as if a long one were tried without an end
+            await check.check(shaped({"type": "array"}))
+            waiting = asyncio.create_task(check.check(shaped(large(200))))
+            await check.check(shaped({"type": "integer"}))
+            assert not waiting.done() and check.slow.process is None
+        await waiting
+
+    with_check(test)
+
+
+def test_a_short_schema_that_takes_long_goes_to_the_slow_helper() -> None:
+    async def test(check: GrammarCheck) -> None:
+        async with check.slow.turn:
+            hostile = asyncio.create_task(check.check(shaped(SLOW)))
+            await asyncio.sleep(0)
+            await check.check(shaped({"type": "array"}))  # waits for QUICK_S
+            assert not hostile.done()
+        hostile.cancel()
 
     with_check(test)
