@@ -1,9 +1,12 @@
 """Work on two ranks, in forks of one process that has imported torch and DeepSpeed."""
 
+import errno
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +23,37 @@ from tests.r3l.training.fakes import explored
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload([__name__])
 
+TAKEN = 98
+"""Exit code of a rank whose port is taken."""
+
 Steps = dict[str, list[dict[str, float]]]
 
 
 def on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
-    """Calls a function of a module on two ranks."""
+    """Calls a function of a module on two ranks. Takes another port if the first one is taken
+    meanwhile. A rank that fails ends the other one."""
+    codes = [TAKEN]
+    for _ in range(3):
+        if TAKEN in codes:
+            codes = _two_ranks(work, arguments, free_port())
+    assert codes == [0, 0], "see what the ranks printed"
+
+
+def _two_ranks(work: Callable[..., None], arguments: tuple[Any, ...], port: int) -> list[Any]:
+    """Returns the exit codes of two ranks."""
     ranks = [
         forks.Process(target=_rank, args=(rank, port, work, arguments), daemon=True)
-        for port in [free_port()]
         for rank in range(2)
     ]
+    end = time.monotonic() + 500
     try:
         for rank in ranks:
             rank.start()
-        for rank in ranks:
-            rank.join(500)
-        assert [rank.exitcode for rank in ranks] == [0, 0], "see what the ranks printed"
+        while any(rank.is_alive() for rank in ranks) and time.monotonic() < end:
+            wait([rank.sentinel for rank in ranks if rank.is_alive()], 1.0)
+            if any(rank.exitcode for rank in ranks):
+                break
+        return [rank.exitcode for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -46,7 +64,12 @@ def _rank(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any,
     os.environ |= {name: str(value) for name, value in given.items()}
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     torch.set_num_threads(1)
-    work(*arguments)
+    try:
+        work(*arguments)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        end_process(TAKEN)
     end_process(0)
 
 
