@@ -1,7 +1,5 @@
 """A reply that may be a tool call or a shape can be both, in every dialect, and nothing else."""
 
-import asyncio
-import gc
 import json
 from typing import Any
 
@@ -12,14 +10,10 @@ from xgrammar.testing import _is_grammar_accept_string as accepts
 from actors.dialects.chat_completions import AgentRequest
 from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.grammars import grammar_of, parts_of
-from actors.gateway.parsers import ReplyReader, reader_of
+from actors.gateway.parsers import ReplyReader
 from r3l.errors import UserError
-from r3l.models.model_path import builtin_policy
 from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.policy_interface import SampleParams
-from r3l.run.settings.actor import AgentConfig
-from tests.actors.fakes import Served
 from tests.actors.gateway.test_parsers import CALL, tokenizer  # noqa: F401
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -136,34 +130,3 @@ def test_a_schema_that_the_grammar_would_not_follow_is_refused(reader: ReplyRead
 def test_a_forced_call_needs_tools(reader: ReplyReader) -> None:
     with pytest.raises(UserError, match="tool_choice 'required': the request has no tools"):
         grammar_of(reader, AgentRequest(tuple(HI), choice="required"))
-
-
-@pytest.mark.system
-def test_the_engine_samples_calls_and_shapes_alone() -> None:
-    served = Served(builtin_policy(), max_num_seqs=16)
-    kind = {"type": "object", "properties": {"at": {"enum": ["door", "lamp"]}}, "required": ["at"]}
-    function = {"name": "look", "parameters": kind, "strict": True}
-    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": kind}}
-    asked: dict[str, Any] = {"messages": HI, "parallel_tool_calls": False}
-    asked |= {"tools": [{"type": "function", "function": function}], "response_format": shape}
-    own, request = reader_of(served.policy.chat, AgentConfig()), request_of(CHAT, asked)
-    context, grammar = own.chat.open(request.messages, request.tools), grammar_of(own, request)
-
-    async def scenario() -> list[Any]:
-        params = [SampleParams(100, 2.0, seed=n, **grammar) for n in range(32)]
-        return await asyncio.gather(*(served.policy.sample(context, each) for each in params))
-
-    called = []
-    try:
-        samples = served.run(scenario())
-    finally:
-        served.close()
-        gc.unfreeze()
-    for sample in samples:
-        assert sample.finish_reason == "stop" and all(p <= 0 for p in sample.logprobs)
-        reply = own.read(sample.token_ids, request.tools, "auto", shaped=True)
-        made = reply.calls[0]["function"]["arguments"] if reply.calls else reply.text
-        assert json.loads(made)["at"] in ("door", "lamp") and not reply.broken
-        assert len(reply.calls) < 2
-        called.append(bool(reply.calls))
-    assert set(called) == {True, False}

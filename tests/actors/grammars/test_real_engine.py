@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from actors.dialects.dialects import CHAT, request_of
+from actors.gateway.grammars import grammar_of
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
@@ -43,6 +46,33 @@ def served() -> Iterator[Served]:
     yield served
     served.close()
     gc.unfreeze()
+
+
+def test_the_engine_samples_calls_and_shapes_alone(served: Served) -> None:
+    kind = {"type": "object", "properties": {"at": {"enum": ["door", "lamp"]}}, "required": ["at"]}
+    function = {"name": "look", "parameters": kind, "strict": True}
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": kind}}
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "parallel_tool_calls": False,
+    }
+    asked |= {"tools": [{"type": "function", "function": function}], "response_format": shape}
+    own, request = reader_of(served.policy.chat, AgentConfig()), request_of(CHAT, asked)
+    context, grammar = own.chat.open(request.messages, request.tools), grammar_of(own, request)
+
+    async def scenario() -> list[Any]:
+        params = [SampleParams(100, 2.0, seed=n, **grammar) for n in range(32)]
+        return await asyncio.gather(*(served.policy.sample(context, each) for each in params))
+
+    called = []
+    for sample in served.run(scenario()):
+        assert sample.finish_reason == "stop" and all(p <= 0 for p in sample.logprobs)
+        reply = own.read(sample.token_ids, request.tools, "auto", shaped=True)
+        made = reply.calls[0]["function"]["arguments"] if reply.calls else reply.text
+        assert json.loads(made)["at"] in ("door", "lamp") and not reply.broken
+        assert len(reply.calls) < 2
+        called.append(bool(reply.calls))
+    assert set(called) == {True, False}
 
 
 def test_an_impossible_grammar_that_reaches_the_engine_fails_its_request_alone(
