@@ -51,7 +51,7 @@ def too_deep() -> Refused:
 class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
     use the reply. `choices`: texts of which the reply must be one. `parallel`: whether the reply
-    may have several tool calls. `begun`: whether the last message is a reply of nobody with a name.
+    may have several tool calls. `begun`: whether the last message is an assistant's without a name.
     `arguments`: of the chat template, as JSON. `schema_name`: the request's own name of its JSON
     schema."""
 

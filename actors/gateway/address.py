@@ -9,7 +9,7 @@ from pathlib import Path
 from r3l.errors import UserError
 
 ANY = ("", "0.0.0.0", "::")
-"""Hosts that stand for every address of this machine."""
+"""Hosts that mean every address of this machine."""
 TRIED_S = 5.0
 """Time limit for a connection to an address that agents are to be given, seconds."""
 _FAR = (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")

@@ -67,7 +67,7 @@ class Connections:
         return partial(LimitedConnection, self)
 
     async def sweep(self) -> None:
-        """Closes silent connections, for ever."""
+        """Closes silent connections until it is cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             now = asyncio.get_running_loop().time()

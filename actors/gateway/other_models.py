@@ -101,7 +101,7 @@ class OtherModels:
 
 
 class AnswerRefused(Exception):
-    """A server's answer is not taken. The message goes on from the server's name."""
+    """A server's answer was refused. The message follows the server's name."""
 
 
 async def posted(

@@ -206,7 +206,7 @@ class WebApp:
             reply = await answer(given["name"], _parsed(raw), request.headers)
         if reply is None:
             return Response(status_code=202)
-        # A server may write NaN or half a surrogate pair, which goes on as it came.
+        # A server may write NaN or half a surrogate pair. Both are passed on unchanged.
         return Response(json.dumps(reply), media_type="application/json")
 
     async def _refusal(self, request: Request, refused: Exception) -> Response:

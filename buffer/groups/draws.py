@@ -28,7 +28,7 @@ from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
 MANY = 0.1
-"""Share of groups that die of age from which on the user is told."""
+"""The user is told once at least this share of the groups has expired as stale."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 

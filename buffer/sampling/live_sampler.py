@@ -96,7 +96,8 @@ class LiveSampler:
         return f"buffer.sampler {self._config.name}"
 
     def _attributes(self) -> dict[str, object]:
-        """Returns something for every attribute that changes with it. Leaves out cached ones."""
+        """Returns a value for each attribute; it differs if the attribute has changed. Leaves out
+        cached properties."""
         kind, found = type(self._sampler), dict[str, object]()
         for name, value in vars(self._sampler).items():
             if not isinstance(getattr(kind, name, None), cached_property):

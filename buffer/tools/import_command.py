@@ -101,7 +101,7 @@ def _refused(error: Conflict) -> str:
 
 
 def _write(folder: Path, rules: Rules, groups: Sequence[OutsideGroup], left: Counter[str]) -> int:
-    """Inserts all groups into a store that nobody serves, or none. Returns how many."""
+    """Inserts all groups or none into a store that no service uses. Returns their number."""
     inserted = 0
     with Store(folder, map_gib=None) as store:
         index = Index.load(store, rules.buffer)

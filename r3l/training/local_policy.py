@@ -28,7 +28,7 @@ from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
 from r3l.training.attention import obstacle_of
-from r3l.training.model import check_loaded
+from r3l.training.model import load_whole
 from r3l.training.prefix_cache import PrefixCache
 from r3l.training.response_rules import ResponseRules, forbid
 from r3l.training.trainer import default_device, load_weights
@@ -326,17 +326,8 @@ def _loaded(
     model: str | Path, dtype: torch.dtype, device: str | torch.device | None
 ) -> tuple[nn.Module, ChatFormat]:
     """Loads a model and its chat format. Raises UserError."""
-    from transformers import AutoModelForCausalLM
-
     folder = model_path(str(model))
     check_model_folder(folder, f"model {model}")
     chat = ChatFormat(read_tokenizer(folder, f"model {model}"))
-    lm, found = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=dtype,
-        trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # reported below
-        output_loading_info=True,
-    )
-    check_loaded(found, f"model {model}")
+    lm = load_whole(folder, dtype, f"model {model}")
     return lm.to(device or default_device()).requires_grad_(False), chat

@@ -195,25 +195,9 @@ def load_model(
     """Loads a causal language model for training. For the settings, see LearnerConfig. `adapt`:
     changes the model, such as by adding adapters. Raises UserError if loading fails, or if a
     setting does not fit the model."""
-    from transformers import AutoModelForCausalLM
-
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}
     pack = "rows" if chosen else pack
-    try:
-        lm, found = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # reported below
-            output_loading_info=True,
-            **chosen,
-        )
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"model {folder}: cannot be loaded as a causal language model ({reason})"
-        ) from None
-    check_loaded(found, f"model {folder}")
+    lm = load_whole(folder, dtype, f"model {folder}", **chosen)
     # Dropout would make the learner's log-probabilities disagree with the engine's.
     for module in lm.modules():
         if isinstance(module, nn.Dropout):
@@ -226,6 +210,29 @@ def load_model(
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode
     return PolicyModule(lm, attention.resolve(pack, lm), resolve_compute(compute, lm))
+
+
+def load_whole(folder: Path, dtype: torch.dtype, called: str, **more: Any) -> Any:
+    """Loads a causal language model with transformers. Raises UserError, which begins with
+    `called`, if that fails or a parameter is not in the files."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        lm, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # reported below
+            output_loading_info=True,
+            **more,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{called}: cannot be loaded as a causal language model ({reason})"
+        ) from None
+    check_loaded(found, called)
+    return lm
 
 
 def check_loaded(found: Mapping[str, Any], called: str) -> None:
