@@ -24,8 +24,9 @@ COPY --chown=r3l . .
 ENV PATH=/r3l/.venv/bin:$PATH PIP_NO_CACHE_DIR=1
 CMD ["r3l-launch", "--help"]
 
+# Compiled modules of a container would be lost with it. Some packages' files are no Python of this version.
 FROM base AS cpu
-RUN make .venv/.installed EXTRA=cpu
+RUN make .venv/.installed EXTRA=cpu && { python -m compileall -qq -j 0 .venv || true; }
 
 FROM base AS gpu
-RUN make .venv/.installed EXTRA=gpu
+RUN make .venv/.installed EXTRA=gpu && { python -m compileall -qq -j 0 .venv || true; }

@@ -19,6 +19,7 @@ from actors.buffer_requests import BufferRequests, Fingerprint, GroupPuts, Item
 from actors.engine import VLLMPolicy
 from actors.utilization import Occupancy
 from actors.weights.subscriber import WeightSubscriber, follow
+from actors.weights.transport import Transport
 from buffer import AsyncBufferClient, Lease
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
@@ -61,6 +62,7 @@ class Actor:
 
     Leases another group once the engine has room and the buffer grants the lease. When `stop` is
     set (SIGTERM sets it), `run` finishes the puts under way, releases all leases and returns.
+    `transport` brings the sets that `subscriber` learns of; by default the subscriber itself does.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Actor:
         subscriber: WeightSubscriber,
         make_env: Callable[[Task], Playable],
         config: RunConfig,
+        transport: Transport | None = None,
     ) -> None:
         self.policy, self.subscriber = policy, subscriber
+        self.transport = transport or subscriber
         self.make_env, self.config = make_env, config
         self.metrics = subscriber.metrics = policy.metrics
         self.failures = FirstFailures()
@@ -94,7 +98,8 @@ class Actor:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 loops = (self._explore_forever(), self._heartbeat(), self._watch())
-                for loop in (*loops, follow(self.subscriber, self.policy.load)):
+                bring = self.transport.bring
+                for loop in (*loops, follow(self.subscriber, self.policy.load, bring)):
                     self._tasks.create_task(loop)
                 await self.stop.wait()
                 raise Stopped
@@ -120,8 +125,8 @@ class Actor:
 
     @property
     def width(self) -> int:
-        """How many attempts a further group may run at once: the most that one has run; until one
-        has begun, the slots of the newest plan."""
+        """The number of attempts that a further group may run at once: the most that any group has
+        run. Until a group has begun, the number of slots of the newest plan."""
         return max([self.widest, *(group.x.widest for group in self.held.values())]) or self.planned
 
     async def _explore_forever(self) -> NoReturn:
@@ -151,7 +156,6 @@ class Actor:
             seed = attempt_seed(config.seed, lease.task.task_id)
             if config.eval.exact and part.temperature is None:  # it is that of the task
                 emit = self._put_with_exact(lease.task, puts)
-        save = partial(self.requests.put_partial, lease.group_id)
         x = Exploration(
             lease.task,
             self.policy,
@@ -164,13 +168,16 @@ class Actor:
             results={result.slot: result for result in lease.accepted},
             reflections={thought.name: thought for thought in lease.reflections},
             emit=emit,
-            progress=Progress(lease.partial, save, config.actor.progress_s, self.metrics.partial),
+            progress=Progress(
+                lease.partial, puts.save, config.actor.progress_s, self.metrics.partial
+            ),
             on_failure=self.failures,
         )
         return HeldGroup(x, puts)
 
     def _put_with_exact(self, task: Task, puts: GroupPuts) -> Emit:
-        """Returns how results are put together with the exact probability of the right answers."""
+        """Returns a function that adds the exact probability of the right answers to a result, then
+        puts it."""
 
         async def put(made: Any, /) -> Any:
             if isinstance(made, SlotResult):
@@ -187,10 +194,18 @@ class Actor:
             kept = {result.slot: result for result in (*results, *await group.puts.rest())}
         except LeaseLost as error:
             self.metrics.lease_lost += 1
-            log.warning("%s: left to another actor (%s)", lease.group_id, error)
+            log.warning(
+                "%s: this actor gives up the group, and another may take it (%s)",
+                lease.group_id,
+                error,
+            )
         except Conflict as error:
             self.metrics.put_conflicts += 1
-            log.warning("%s: left to another actor (%s)", lease.group_id, error)
+            log.warning(
+                "%s: this actor gives up the group, and another may take it (%s)",
+                lease.group_id,
+                error,
+            )
         else:
             self.metrics.groups += 1
             for result in kept.values():
@@ -231,7 +246,9 @@ class Actor:
             self.metrics.special_texts += self.policy.chat.special.take()
             for group_id in await self.requests.renew(list(self.held)):
                 if group := self.held.get(group_id):
-                    log.warning("%s: the lease expired; left to another actor", group_id)
+                    log.warning(
+                        "%s: the lease expired, so another actor may take the group", group_id
+                    )
                     self.metrics.lease_lost += 1
                     self._forget(group_id)
                     if group.exploring:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from buffer import AsyncBufferClient, Lease, Wait
+from buffer.client.sent_progress import SentProgress
 from r3l.errors import (
     BufferError_,
     BufferUnavailable,
@@ -28,6 +29,7 @@ from r3l.errors import (
 from r3l.records import ReflectionRecord, SlotResult
 from r3l.rollout.exploration import Made, OnFailure
 from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.process.cpu_time import age_s, cpu_seconds
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ Fingerprint = tuple[int, str] | None
 
 STORE_FULL_S = 2.0  # until a request that found the store full is sent again
 PARTIAL_S = 2.0  # for a put of progress; the attempt waits meanwhile
+LEASE_WAIT_S = 2.0
+"""For so many seconds the buffer keeps a lease until there is work. The engine may get newer
+weights meanwhile, which the request does not say."""
 LEAVE_S = 5.0  # for unfinished puts when the actor leaves, and as long again for the release
 
 
@@ -63,7 +68,8 @@ class BufferRequests:
         """Waits for a lease. Each request states the engine's current `version()`. Raises
         EngineSick if the buffer refuses this version as impossible."""
         while True:
-            self._leasing = asyncio.create_task(self.client.lease(self.name, version()))
+            asking = self.client.lease(self.name, version(), wait_s=LEASE_WAIT_S)
+            self._leasing = asyncio.create_task(asking)
             try:
                 reply = await asyncio.shield(self._leasing)
             except (BufferUnavailable, StoreError) as error:
@@ -89,12 +95,12 @@ class BufferRequests:
         putting.add_done_callback(self._puts.pop)
         return await asyncio.shield(putting)
 
-    async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Tries once to put a slot's progress. Raises LeaseLost. Raises EngineSick for progress
-        that a healthy engine cannot produce."""
+    async def put_partial(self, group_id: str, result: SlotResult, sent: SentProgress) -> None:
+        """Tries once to put a slot's progress. `sent`: what the buffer has of it. Raises LeaseLost.
+        Raises EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
-                await self.client.put_partial(group_id, self.name, result)
+                await sent.put(self.client, group_id, self.name, result)
         except SickResult as error:
             raise EngineSick(str(error), cause=error.cause) from error
         except (BufferUnavailable, LimitExceeded, RecordError, StoreError, TimeoutError) as error:
@@ -109,7 +115,7 @@ class BufferRequests:
         """
         self._complete.intersection_update(group_ids)
         try:
-            lost = await self.client.renew(group_ids, self.name, self.metrics.numbers())
+            lost = await self.client.renew(group_ids, self.name, self._numbers())
         except (BufferUnavailable, StoreError) as error:
             self._count(error)
             log.warning("the heartbeat failed: %s", error)
@@ -130,9 +136,15 @@ class BufferRequests:
             async with asyncio.timeout(LEAVE_S):
                 if leases:
                     await self.client.release(list(leases), self.name)
-                await self.client.renew((), self.name, self.metrics.numbers())
+                await self.client.renew((), self.name, self._numbers(newest=True))
         except (BufferUnavailable, StoreError, TimeoutError) as error:
             log.warning("the leases were not released and will expire: %s", error)
+
+    def _numbers(self, *, newest: bool = False) -> dict[str, float]:
+        """Returns the metrics, with the CPU and GPU time that this process has used so far."""
+        self.metrics.cpu_s = cpu_seconds(newest=newest)
+        self.metrics.gpu_s = self.metrics.gpus * age_s()
+        return self.metrics.numbers()
 
     async def _put(
         self, group_id: str, made: Sequence[Item], fingerprint: Fingerprint
@@ -160,8 +172,9 @@ class BufferRequests:
     def _without_refused(
         self, group_id: str, made: Sequence[Item], error: BufferError_ | RecordError
     ) -> Sequence[Item]:
-        """Returns what to put in place of what was refused. Raises the error if it has another
-        reason."""
+        """Returns what to put after a refusal: the results without the reflections or, if there are
+        no reflections, failures in place of the results. Raises the error if all results are
+        failures already."""
         results = [each for each in made if isinstance(each, SlotResult)]
         refused = [each.name for each in made if isinstance(each, ReflectionRecord)]
         large = isinstance(error, LimitExceeded) or error.cause == "too_large"
@@ -202,9 +215,9 @@ class BufferRequests:
 
 
 class GroupPuts:
-    """Puts what is made of one leased group. Holds back the result that makes the group complete,
-    and what comes after it, for `rest`: a complete group takes no more. `busy`: the number of
-    requests in progress."""
+    """Puts the results and reflections of one leased group. A complete group takes no more, so the
+    result that completes it, and everything after that, is held back until `rest`. `busy`: the
+    number of requests in progress."""
 
     def __init__(
         self,
@@ -216,12 +229,18 @@ class GroupPuts:
         self.busy = 0
         self._open = set(range(lease.plan.slots)) - {result.slot for result in lease.accepted}
         self._held: list[Item] = []
+        self._sent = SentProgress(requests.metrics.partial)
+
+    async def save(self, result: SlotResult) -> None:
+        """Puts a slot's progress. Raises the errors of `BufferRequests.put_partial`."""
+        await self.requests.put_partial(self.group_id, result, self._sent)
 
     async def put(self, made: Made) -> Made:
         """Puts a result or a reflection. Returns what was put. Raises EngineFailed if a reflection
         is refused, and the errors of `BufferRequests.put`."""
         if isinstance(made, SlotResult):
             self._open.discard(made.slot)
+            self._sent.forget(made.slot)
         if self._held or not self._open:
             self._held.append(made)
             return made

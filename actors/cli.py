@@ -21,7 +21,7 @@ from r3l.run import config as configuration
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import ProcessStatus, RunFolder
-from r3l.run.process.command_line import OneLine, echo
+from r3l.run.process.command_line import OneLine, echo, version_option
 from r3l.run.process.end_with_parent import end_with_starter, name_starter
 from r3l.run.process.memory import delay_collections
 
@@ -35,6 +35,7 @@ end_with_starter()
 
 
 @click.command("r3l-actor", cls=OneLine, errors={EngineDead: 1})
+@version_option
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option(
@@ -102,6 +103,7 @@ async def _run(
     from actors.engine_arguments import check_engine_arguments
     from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSubscriber
+    from actors.weights.transport import transport_of
     from buffer import AsyncBufferClient
     from envs.isolation.pool import environments_of_all
 
@@ -110,6 +112,7 @@ async def _run(
     check_engine_arguments(config.actor)
     largest = SET_LIMIT * weight_bytes(model)
     subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=largest)
+    transport = transport_of(config.actor.weights, subscriber, keys)
     patience, wanted = config.buffer.patience_s, config.actor.concurrent_requests
     metrics = ActorMetrics()
     try:
@@ -124,7 +127,7 @@ async def _run(
                     policy = VLLMPolicy.start(model, config.actor, metrics, seed=config.seed)
                     policy.load_check = load_check  # shared with earlier engines
                     async with agents_served(make_env, config, policy, metrics) as make:
-                        actor = Actor(name, policy, client, subscriber, make, config)
+                        actor = Actor(name, policy, client, subscriber, make, config, transport)
                         echo(f"r3l-actor ready {name}")
                         run.report(name.rpartition(".")[0], ProcessStatus("ready", name=name))
                         with _stopped_by_signals(actor.stop):
@@ -143,6 +146,7 @@ async def _run(
                     if policy is not None:
                         policy.close()
     finally:
+        transport.close()
         subscriber.close()
 
 

@@ -122,6 +122,9 @@ class VLLMPolicy:
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
         metrics = metrics or ActorMetrics()
+        if torch.cuda.is_available():
+            parallel = engine_config.parallel_config
+            metrics.gpus = parallel.world_size * parallel.data_parallel_size
         freeze_heap()  # before the fork, which then does not visit it either
         try:
             # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
@@ -371,8 +374,8 @@ class VLLMPolicy:
 
 
 def _grammar_check(engine_config: Any, chat: ChatFormat) -> GrammarCheck | None:
-    """Returns what tries grammars as xgrammar does in the engine. Returns None for other libraries,
-    whose grammars are not tried."""
+    """Returns a check that tries grammars as xgrammar does in the engine. Returns None if the
+    engine uses another library, whose grammars cannot be tried."""
     outputs = engine_config.structured_outputs_config
     if not str(outputs.backend).startswith("xgrammar"):
         return None

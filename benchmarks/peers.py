@@ -9,7 +9,7 @@ The size 135 is SmolLM2-135M-Instruct, with 4 prompts of about 75 tokens; the ot
 
 TRL is installed beside the packages of this environment, in `build/peers`, when it is missing.
 
-Every run is a line of docs/results/peers.jsonl, and so is the floor of a size. `--read` prints the
+Every run is a line of lab/lines/peers.jsonl, and so is the floor of a size. `--read` prints the
 tables of the lines again.
 """
 
@@ -64,7 +64,7 @@ PARTS = {
 SPANS = (
     "learner/forward_s", "learner/backward_s", "learner/update_s", "learner/step_s",
     "learner/pack_s", "learner/wait_s", "weights/publish_s", "weights/fetch_s", "weights/pause_s",
-    "staleness/generation_s", "actor/idle_share",
+    "time/generation_s", "actor/idle_share",
 )  # fmt: skip
 WORDS = "river stone lamp window garden letter bridge candle".split()
 SYSTEM, SAID = "Say something.", 51  # words of an observation: a prompt has 64 tokens

@@ -1,7 +1,7 @@
 """`make week`: a long run of tiny steps, and what its processes and files take meanwhile.
 
     r3l-launch, resumed if it exists ─► every N steps: memory, files, threads of each process and
-                                        bytes on disk ─► docs/results/week.jsonl ─► week.svg
+                                        bytes on disk ─► lab/lines/week.jsonl ─► week.svg
 
 Ctrl-C and SIGTERM stop the run; the next start continues it. `--draw` only draws the figure.
 """
@@ -23,9 +23,9 @@ import click
 import psutil
 
 from lab.results.charts import new_figure, save
+from lab.results.lines import LINES, PAGES
 from r3l.run.files.run_folder import RunFolder
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SETTINGS = (
     "algorithm=grpo",
     "algorithm.group_size=2",
@@ -43,7 +43,7 @@ SETTINGS = (
     "eval.tasks=8",
 )
 PLAYED = ("env.options.stations=1", "env.options.steps=1")
-AGENT = ("env=agent", "env.options.command=examples/agents/workshop_agent.py:play")
+AGENT = ("model=builtin", "env=agent", "env.options.command=examples/agents/workshop_agent.py:play")
 NAMES = {"buffer.cli": "buffer", "learner.cli": "learner", "actors.cli": "actor",
          "launch.cli": "launcher"}  # fmt: skip
 KINDS = ("launcher", "buffer", "learner", "actor", "engine", "others")
@@ -142,11 +142,11 @@ def watch(
 
 
 def tasks(folder: Path) -> Path:
-    """Writes the agent's tasks, rows of one station."""
+    """Writes the agent's tasks, rows of five stations."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "week-tasks.jsonl"
     rows = [
-        {"id": f"{split}-{n}", "seed": first + n, "split": split, "stations": 1}
+        {"id": f"{split}-{n}", "seed": first + n, "split": split, "stations": 5}
         for split, first, count in (("train", 0, 1000), ("eval", 10_000, 8))
         for n in range(count)
     ]
@@ -228,7 +228,7 @@ def table(lines: Sequence[dict[str, Any]], skip: int) -> Iterator[str]:
 @click.option("--steps", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--every", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--skip", default=500, show_default=True, help="steps before growth counts")
-@click.option("--lines", type=click.Path(path_type=Path), help="default: in docs/results")
+@click.option("--lines", type=click.Path(path_type=Path), help="default: in lab/lines")
 @click.option("--agent", is_flag=True, help="an agent over HTTP plays, not a built-in world")
 @click.option("--draw", "only_draw", is_flag=True, help="make no steps")
 @click.option("--polite", is_flag=True, help="leave the cores to other programs")
@@ -237,7 +237,7 @@ def main(run: Path | None, steps: int, every: int, skip: int, lines: Path | None
          only_draw: bool, polite: bool, settings: Sequence[str]) -> None:  # fmt: skip
     """Make the steps that are missing, and draw the figure. SETTINGS: further key=value."""
     name = "week-agent" if agent else "week"
-    run, lines = run or Path("runs") / name, lines or RESULTS / f"{name}.jsonl"
+    run, lines = run or Path("runs") / name, lines or LINES / f"{name}.jsonl"
     if not only_draw:
         played = (*AGENT, f"env.options.tasks={tasks(run.parent)}") if agent else PLAYED
         command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
@@ -256,7 +256,7 @@ def main(run: Path | None, steps: int, every: int, skip: int, lines: Path | None
         watch(run, launcher, every, lines, polite=polite)
         click.echo(f"r3l-launch ended with {launcher.returncode} at step {reached(run)}")
     found = [json.loads(text) for text in lines.read_text(encoding="utf-8").splitlines()]
-    draw(found, lines.with_suffix(".svg"))
+    draw(found, (PAGES if lines.parent == LINES else lines.parent) / f"{lines.stem}.svg")
     click.echo("\n".join(table(found, skip)))
 
 

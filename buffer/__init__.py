@@ -1,6 +1,6 @@
 """The durable group buffer: store, service, client. buffer.client.clients has an example."""
 
-from buffer.client.calls import Draw
+from buffer.client.call_results import Draw
 from buffer.client.clients import AsyncBufferClient, BufferClient
 from buffer.wire.operations import BufferStats, Lease, PutAck, Wait
 

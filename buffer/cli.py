@@ -18,7 +18,7 @@ from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError
 from r3l.run import config as configuration
 from r3l.run.files.run_folder import ProcessStatus, RunFolder
-from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.command_line import OneLineGroup, echo, version_option
 from r3l.run.process.endpoints import check_bind
 
 PATH = click.Path(path_type=Path)
@@ -29,6 +29,7 @@ ERRORS = {
 
 
 @click.group("r3l-buffer", cls=OneLineGroup, errors=ERRORS)
+@version_option
 def main() -> None:
     """Serve, inspect, check and copy the durable group buffer of r3l."""
 
@@ -47,7 +48,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
     config = configuration.load(config_path, overrides)
     samplers.make(config.buffer.sampler)
-    task_samplers.make(config.buffer.tasks)
+    task_samplers.make(config.buffer.task_sampler)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
     store = Store(folder, map_gib=config.buffer.map_gib)

@@ -5,6 +5,7 @@ Only `TextEnv` is required; its docstring lists the optional attributes.
 
 import random
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +128,19 @@ class SeededTasks:
 @dataclass(frozen=True)
 class ListedTasks:
     """A finite list of tasks for each split. `tasks` shuffles the list, so that even a sorted list
-    gives a mix."""
+    gives a mix. Raises UserError for an unknown split, or if two tasks of a split have one id."""
 
     listed: Mapping[Split, Sequence[Task]]
+
+    def __post_init__(self) -> None:
+        for split, tasks in self.listed.items():
+            check_split(split)
+            names = Counter(task.task_id for task in tasks if isinstance(task, Task))
+            if len(names) < len(tasks) and names and (often := names.most_common(1)[0])[1] > 1:
+                raise UserError(
+                    f"split {split}: {often[1]} tasks have the id {often[0]!r:.80}; give each an "
+                    "id of its own, such as its line number"
+                )
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """Shuffles a split by `seed`. Returns up to `count` tasks, beginning with task number

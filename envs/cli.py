@@ -5,12 +5,13 @@ import click
 from envs import registry
 from envs.testing import check_env
 from r3l.errors import UserError
-from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.command_line import OneLineGroup, echo, version_option
 from r3l.run.settings.environment import by_agent
 from r3l.settings import yaml_text
 
 
 @click.group("r3l-env", cls=OneLineGroup)
+@version_option
 def main() -> None:
     """Work on environments without a run."""
 

@@ -34,7 +34,8 @@ class FirstStep:
 
     `for_nothing`: the reward, as a share of a full success, of an attempt that an empty response
     ends; 0 if no such response was tried. `replayable`: whether the steps of a stored attempt can
-    be played again. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows
+    be played again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot
+    or by replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows
     it."""
 
     prompt: int
@@ -42,6 +43,7 @@ class FirstStep:
     reflection_prompt: int
     answers: int = 0
     replayable: bool = True
+    reentered: bool = True
     most_steps: int = 0
     for_nothing: float = 0.0
 
@@ -85,20 +87,22 @@ async def _try(
     attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
     asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))
+    replayable = env.spec.deterministic != "no"
     return FirstStep(
         prompt,
         env.spec.max_response_tokens,
         len(chat.open(*asked)) + len(chat.prompt_ids),
         answers=len(answers),
-        replayable=env.spec.deterministic != "no",
+        replayable=replayable,
+        reentered=replayable or (hasattr(env, "snapshot") and hasattr(env, "restore")),
         most_steps=env.spec.max_steps,
         for_nothing=paid,
     )
 
 
 async def _paid_for_nothing(task: Task, chat: ChatFormat, env: Environment) -> float:
-    """Answers a question with an empty response. Returns the reward if that ends the attempt. In
-    longer worlds a step may well earn something whatever it is, so they are not tried."""
+    """Answers a question with an empty response. Returns the reward if that ends the attempt. Does
+    not try longer worlds, where any step may well earn something."""
     if env.spec.max_steps > FEW_STEPS:
         return 0.0
     try:

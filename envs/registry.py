@@ -43,7 +43,7 @@ BUILTIN_WORLDS = ("workshop", "keys", "frozen_lake", "sokoban")
 """The environments of envs.builtin. They need no other package and have a demonstrator."""
 FAMILIES = {
     "gym": "envs.adapters.gym:Gymnasium",
-    "openenv": "envs.adapters.openenv:OpenEnv",
+    "openenv": "envs.adapters.openenv.openenv:OpenEnv",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "textworld": "envs.adapters.textworld:TextWorld",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",

@@ -60,7 +60,7 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
     return path
 
 
-def installed(env: str, module: str, extra: str) -> None:
+def require_installed(env: str, module: str, extra: str) -> None:
     """Raises UserError unless the package `module` is installed. Does not import the package."""
     if find_spec(module) is None:
         raise UserError(f"env {env}: needs the package {module}; {install(extra)}")

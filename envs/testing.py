@@ -20,10 +20,11 @@ import psutil
 from envs import registry
 from envs.base import TextEnv
 from r3l.errors import EnvironmentFailed
-from r3l.records import Task
-from r3l.rollout.env_calls import read_reset, read_step
+from r3l.records import MOST_PARTS, Task
+from r3l.rollout.env_calls import parts_in, read_reset, read_step
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
+from r3l.settings.user_class import place_of
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
@@ -64,10 +65,9 @@ def check_env(
     if isinstance(name_or_env, str):
         name = name_or_env
         env, other = registry.make(name, **made), registry.make(name, **made)
+        tasks = {seed: registry.tasks(name, made, "train", 1, seed) for seed in seeds}
         source = registry.task_source(name, **made)
-        tasks = {seed: source.tasks("train", 1, seed=seed) for seed in seeds}
         for seed, drawn in tasks.items():
-            assert drawn, f"seed {seed}: the task source has no training task"
             assert drawn == source.tasks("train", 1, seed=seed), (
                 f"seed {seed}: the task source gives other tasks when asked again"
             )
@@ -98,8 +98,8 @@ class Check:
         self._spec()
         played = self._random_attempt()
         if self.env.spec.deterministic != "no":
-            self._replayed(played, "the same instance")
-            self._interleaved(played)
+            self._replay(played, "the same instance")
+            self._play_interleaved(played)
         self._snapshots(played)
         self._nonsense()
         self._demonstration()
@@ -119,9 +119,18 @@ class Check:
     def act(self, env: TextEnv, played: RecordedAttempt, action: str) -> None:
         self.step = len(played.actions)
         *reply, info = self.call(lambda: read_step(env.spec.name, env.step(action)))
+        self._parts(info.get("rewards", {}))
         played.actions.append(action)
         played.replies.append(tuple(reply))
         played.admissible = list(info.get("admissible", ()))
+
+    def _parts(self, given: object) -> None:
+        """Refuses parts of a reward that a run would leave out."""
+        rule = f"at most {MOST_PARTS} numbers, with names of letters, digits and _"
+        kept = parts_in({"rewards": given})
+        assert isinstance(given, dict) and len(kept) == len(given), self.message(
+            f'info["rewards"] is {given!r:.200}; it must be {rule}'
+        )
 
     def call(self, call: Callable[[], Any]) -> Any:
         try:
@@ -131,12 +140,13 @@ class Check:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise AssertionError(self.message(f"raised {type(error).__name__}: {error}")) from error
+            said, place = f"raised {type(error).__name__}: {error}", place_of(error)
+            at = f" ({place})" if place else ""
+            raise AssertionError(self.message(said + at)) from error
 
     def _spec(self) -> None:
         spec = self.env.spec
         assert isinstance(spec, EnvSpec), self.message(f"spec {spec!r} is not an EnvSpec")
-        assert spec.max_steps >= 1, self.message("spec.max_steps must be at least 1")
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> RecordedAttempt:
@@ -164,14 +174,14 @@ class Check:
         self.reset(self.env)  # a demonstration may have played
         return list(actions)
 
-    def _replayed(self, played: RecordedAttempt, how: str) -> None:
+    def _replay(self, played: RecordedAttempt, how: str) -> None:
         second = self.reset(self.env)
         self._same(played.first, second.first, f"{how}: observation")
         for action in played.actions:
             self.act(self.env, second, action)
             self._same_reply(played, second, how)
 
-    def _interleaved(self, played: RecordedAttempt) -> None:
+    def _play_interleaved(self, played: RecordedAttempt) -> None:
         """Replays the attempt in a second instance. Lets the two instances take turns."""
         if self.other is None:
             return
@@ -212,7 +222,8 @@ class Check:
         for action in NONSENSE:
             if not played.ended:
                 self.act(self.env, played, action)
-                assert played.replies[-1][0], self.message(f"the reply to {action!r} is empty")
+                if not played.ended:  # nobody reads what follows the last turn
+                    assert played.replies[-1][0], self.message(f"the reply to {action!r} is empty")
 
     def _demonstration(self) -> None:
         self.reset(self.env)

@@ -1,6 +1,6 @@
 """A prediction without a network: R³L against GRPO on a table of rules.
 
-    python -m lab.idealised > docs/results/prediction.json
+    python -m lab.idealised > lab/lines/prediction.json
 
 The workshop's policy is reduced to what must be learned, a softmax over tools for each item whose
 rule was withheld. Everything else has a fixed chance: rules that are known, notes that are read,

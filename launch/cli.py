@@ -16,7 +16,7 @@ import click
 
 from launch.backends.registry import BACKENDS, LOCAL, backend
 from r3l.errors import R3LError, TrainingStopped, UserError
-from r3l.run.process.command_line import OneLineGroup, echo, tell
+from r3l.run.process.command_line import OneLineGroup, echo, tell, version_option
 
 if TYPE_CHECKING:
     from launch.agent_function import Agent, Tasks
@@ -48,6 +48,17 @@ class LaunchCommands(OneLineGroup):
         command: click.Command = getattr(import_module(f"launch.inspection.{cmd_name}"), cmd_name)
         return command
 
+    def explained(self, error: click.UsageError) -> str:
+        """Names the setting that was given as an option, such as --learning-rate."""
+        of_train = error.ctx is not None and error.ctx.info_name == DEFAULT
+        if not isinstance(error, click.NoSuchOption) or not of_train:
+            return ""
+        from r3l.run.config import RunConfig
+        from r3l.settings.error_text import setting_called
+
+        key = setting_called(error.option_name, RunConfig)
+        return f"No such option {error.option_name!r}; give a setting as {key}=VALUE" if key else ""
+
 
 main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage, a full disk
 
@@ -66,7 +77,7 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
     "--actor-gpus", type=click.IntRange(1, 64), help="GPUs over which each actor's engine is split"
 )
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
-@click.option("--model", help="model folder, or builtin for the shipped policy")
+@click.option("--model", help="model folder, org/name[@revision] of the hub, or builtin")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
 @click.option("--preset", help="a shipped file of settings, such as paper-alfworld")
 @click.option("--steps", type=int, help="optimizer steps")
@@ -98,6 +109,7 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
     type=Path,
     help="folder of keys, made by r3l-buffer keygen; default: made in the run's folder if needed",
 )
+@click.option("--yes", is_flag=True, help="download a model or data set of the hub without asking")
 @click.option(
     "--quiet", is_flag=True, help="print only what needs attention, and how the run ended"
 )
@@ -120,7 +132,7 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
-@click.version_option(package_name="r3l", message="r3l %(version)s")
+@version_option
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def train_command(
     *,
@@ -209,13 +221,15 @@ def train(
     actors: int = 1,
     learner: str = "1cpu",
     resume: bool = False,
+    yes: bool = False,
 ) -> Path:
     """Trains a policy as r3l-launch does, and returns the run's folder. Call it in the main thread.
 
     `config`: a RunConfig, a YAML file, or a mapping of sections or of keys such as "learner.lr".
     None means the demo, or with `resume` the run's own settings. `agent`: the agent's function,
-    used instead of an environment. `reward`: a function that scores attempts. `tasks`: list or file
-    (docs/agents.md). Raises UserError if a check fails, and TrainingStopped if the run ends early.
+    used instead of an environment. `reward`: a function that scores attempts. `tasks`: list, file
+    or data set (docs/agents.md). `yes`: consents to downloads. Raises UserError if a check fails,
+    and TrainingStopped if the run ends early.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused
     from launch.checks.of_command_line import check_exists_only_if
@@ -244,7 +258,7 @@ def train(
         if resume and (done := nothing_to_do(folder, config)):
             tell(done)
             return folder
-        plan = prepare(config, PlanOptions(folder, actors, learner, resume=resume))
+        plan = prepare(config, PlanOptions(folder, actors, learner, resume=resume, yes=yes))
         lock = write_run_folder(plan)
     for note in plan.notes:
         tell(f"note: {note}")

@@ -7,8 +7,11 @@ from pathlib import Path
 from launch.inspection.snapshot import BALANCED, forecast
 from launch.inspection.status import ago
 from r3l.notices import NOTICE_LINE
+from r3l.run import bill
+from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import GrowingFile
 from r3l.run.files.progress_lines import EvalLine, StepLine
+from r3l.run.files.run_folder import RunFolder
 
 SHOWN_SHARE = 0.005  # the least that is not printed as 0%
 START_LINES_S = 5.0  # between two lines about processes that are starting
@@ -81,8 +84,13 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
         f"trigger {share('group/trigger_rate')}  {gained}{_lengths(values, 'group/')}"
         f"{_agents(values)}staleness {age:.1f} max {oldest:.0f}  "
-        f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {who_waits(values)}"
+        f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {_used(values)}{who_waits(values)}"
     )
+
+
+def _used(values: Mapping[str, float]) -> str:
+    used = bill.short_line(values)
+    return f"{used}  " if used else ""
 
 
 def _agents(values: Mapping[str, float]) -> str:
@@ -90,7 +98,10 @@ def _agents(values: Mapping[str, float]) -> str:
     text = ""
     if "agent/calls_per_s" in values:
         running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
-        text = f"agents {running:.0f} with {calls:.1f} calls/s  "
+        text = f"agents {running:.0f} with {calls:.1f} calls/s"
+        if "agent/trained_share" in values:
+            text += f", {values['agent/trained_share']:.0%} of their tokens trained"
+        text += "  "
     causes = _causes(values, "group/failed_")
     return text + (f"failed {causes}  " if causes else "")
 
@@ -139,6 +150,22 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
 def run_name(run: Path) -> str:
     """Returns what to type after --run: the run's name if it is in runs/, otherwise its path."""
     return run.name if run.parent == Path("runs") else str(run)
+
+
+def bill_line(run: Path, config: RunConfig, step: int) -> str:
+    """Formats what a run has used, and whether that ended it; "" if it has no bill. `step`: the
+    last one."""
+    processes = RunFolder(run).bill()
+    if not processes:
+        return ""
+    used, of = bill.total(processes.values()), (config.budget, config.cost)
+    line = f"bill: {bill.line(used, config.cost)}"
+    if spent := bill.spent(used, *of):
+        line += f"; {spent}: ended at step {step} of {config.learner.steps} with a checkpoint"
+        if step < config.learner.steps:
+            again = f"r3l-launch --resume --run {run_name(run)}"
+            line += f", continue with {again} {bill.larger(used, *of)}"
+    return line
 
 
 def end_lines(run: Path) -> list[str]:

@@ -48,10 +48,12 @@ from r3l.models.model_folder import read_checksums
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment
 from r3l.run import config as configuration
+from r3l.run.cards import CARD
 from r3l.run.config import RunConfig
+from r3l.run.downloads import fetched
 from r3l.run.evaluation_keys import number_text
 from r3l.run.files.run_folder import RunFolder, run_folder
-from r3l.run.process.command_line import OneLine, echo
+from r3l.run.process.command_line import OneLine, echo, version_option
 
 PROGRESS_S = 5.0
 READING = {"read", "pass_at", "show", "against", "as_json", "html"}
@@ -62,8 +64,13 @@ AGAIN = "run the same command again to continue"
 
 
 @click.command("r3l-eval", cls=OneLine)
+@version_option
 @click.option("--run", "run_name", help="a training run: use its settings and its model")
-@click.option("--model", help="model folder, or builtin; default: the run's best, or builtin")
+@click.option(
+    "--model",
+    help="model folder, org/name[@revision] of the hub, or builtin; default: the run's best, or "
+    "builtin",
+)
 @click.option(
     "--env",
     "env_name",
@@ -130,6 +137,7 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--html", type=Path, metavar="FILE", help="also write one page to send: figures and texts"
 )
+@click.option("--yes", is_flag=True, help="download a model or data set of the hub without asking")
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def main(**options: Any) -> None:
@@ -166,7 +174,8 @@ def _evaluate(options: dict[str, Any]) -> None:
 
     config, file = _configured(options), options["panel_file"]
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
-    tasks = tasks_of_all(config.env, options["split"], options["count"])
+    wanted = (config.env, options["split"], options["count"])
+    tasks = fetched(lambda: tasks_of_all(*wanted), yes=options["yes"])
     known = read_panel(file) if file is not None and file.exists() else None
     saved = read_checksums(Path(config.model))
     step = f"step {saved.step}" if saved else ""
@@ -310,7 +319,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
         [*as_overrides(named), *alone, *_temperatures(options), *options["overrides"]],
         demo=None if trained else DEMO,
     )
-    model = model_folder(config.model)
+    model = fetched(lambda: model_folder(config.model), yes=options["yes"], trained=False)
     check_agent(config, chat_format(config, model))
     check_engine_arguments(config.actor)
     return config.model_copy(update={"model": str(model)})
@@ -407,8 +416,9 @@ def _temperatures(options: dict[str, Any]) -> list[str]:
 
 
 def _files_checksum(model: Path) -> str:
-    """Returns a checksum of the names, sizes and change times of a model folder's files."""
-    files = sorted(path for path in model.iterdir() if path.is_file())
+    """Returns a checksum of the names, sizes and change times of a model folder's files, without
+    its card."""
+    files = sorted(path for path in model.iterdir() if path.is_file() and path.name != CARD)
     states = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
     return f"{zlib.crc32(states.encode()):08x}"
 

@@ -19,12 +19,15 @@ from launch.backends.processes import Child, Children
 from launch.console import (
     NoticeReader,
     Startup,
+    bill_line,
     end_lines,
     eval_line,
     run_name,
     step_line,
 )
+from launch.inspection.agent_training import AgentWatch
 from launch.inspection.learning import LearningWatch
+from launch.inspection.reward_rules import RewardWatch
 from launch.inspection.snapshot import RECENT
 from launch.restarts import FINAL, Restarts
 from launch.topology.placement import Plan
@@ -32,6 +35,7 @@ from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.exit_codes import EXIT_CODES
 from r3l.errors import LearnerHung, UserError
+from r3l.run.cards import write_model_cards
 from r3l.run.files.json_lines import GrowingFile, parsed
 from r3l.run.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.run.files.run_folder import RunFolder
@@ -78,9 +82,10 @@ class Run:
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.unresponsive = Unresponsive(config.buffer, self.say)
-        self.learning = LearningWatch()
         # Earlier launches of the run count too.
         history = self.folder.history()
+        self.learning, self.agents = LearningWatch(history), AgentWatch()
+        self.reward = RewardWatch(history)
         self.evaluations, self.steps = history.evaluations, history.reached
         self.recent = deque(history.steps, maxlen=RECENT + 1)
         self.began = self.moved = time.monotonic()
@@ -123,9 +128,26 @@ class Run:
         if code != 0:
             self._report_checkpoint()
         if code == 0:
+            self._write_cards()
             for line in (self._summary(), *end_lines(self.plan.run)):
                 self.say(line)
+        if code == 0 or self.steps:  # the line before says why a run ended that made none
+            self._report_bill()
         return code
+
+    def _write_cards(self) -> None:
+        try:
+            write_model_cards(self.folder)
+        except (OSError, UserError) as error:
+            self.say(f"the model's card was not written: {error}")
+
+    def _report_bill(self) -> None:
+        try:
+            line = bill_line(self.plan.run, self.plan.config, self.steps)
+        except UserError as error:  # it is damaged
+            line = str(error)
+        if line:
+            self.say(line)
 
     def _run(self) -> int:
         buffer = self._start("buffer")
@@ -321,6 +343,9 @@ class Run:
                 shown = eval_line(line)
             elif isinstance(line, AgainLine):
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
+                self.learning.go_back(line.step)
+                self.reward.go_back(line.step)
+                continue
             else:
                 self.steps = line.step
                 self._settle_config()
@@ -328,7 +353,11 @@ class Run:
                 shown = step_line(self.recent, self.plan.config.learner.steps)
             if shown and not self.quiet:
                 self.say(shown)
-            for why in self.learning.lines(line) if isinstance(line, StepLine) else ():
+            for why in self.learning.lines(line):
+                self.say(why)
+            for why in self.agents.lines(line) if isinstance(line, StepLine) else ():
+                self.say(why)
+            for why in self.reward.lines(line):
                 self.say(why)
 
     def _settle_config(self) -> None:

@@ -115,7 +115,7 @@ class Checkpoints:
         self._building, self.saved = building, state.version
         if first:
             put_on_disk = partial(self._put_on_disk, building, state, copies)
-            self._flushed = self._disk.submit(_tried, put_on_disk, building)
+            self._flushed = self._disk.submit(_try_to_write, put_on_disk, building)
 
     def finish(self) -> bool:
         """Waits until the last checkpoint is on disk. If the write failed, sets `saved` to -1 and
@@ -171,10 +171,10 @@ def save_model(trainer: DeepSpeedTrainer, folder: Path, tokenizer: Any, step: in
 
 def _written(trainer: DeepSpeedTrainer, write: Callable[[], None] | None, building: Path) -> bool:
     """Calls `write`, if this rank has one. Returns whether all ranks succeeded. Collective."""
-    return _agreed(trainer, write is None or _tried(write, building), building)
+    return _agreed(trainer, write is None or _try_to_write(write, building), building)
 
 
-def _tried(write: Callable[[], None], building: Path) -> bool:
+def _try_to_write(write: Callable[[], None], building: Path) -> bool:
     """Calls `write` and returns whether it succeeded. A full or missing disk causes a notice, not
     an error."""
     try:
@@ -254,7 +254,8 @@ def load_run(
     seed: int,
 ) -> tuple[DeepSpeedTrainer, RunState]:
     """Loads a run's trainer and state from `checkpoint`, or from the initial `model` if there is no
-    checkpoint. Fixes the number of threads. Call `check_resumable` first."""
+    checkpoint. Fixes the number of threads. Call `check_resumable` first. Raises UserError if the
+    algorithm's rows repeat their prefixes and the model computes each anew."""
     from learner.step.deepspeed_trainer import DeepSpeedTrainer
     from r3l.training.averaged_weights import DECAY
     from r3l.training.measures.processor import fix_threads
@@ -270,6 +271,12 @@ def load_run(
         reference=model,
         adapter=checkpoint if adapted else None,
     )
+    if algorithm is not None and algorithm.repeats_prefixes and trainer.module.pack == "rows":
+        raise UserError(
+            f"algorithm={algorithm.name}: makes many rows of each attempt, whose prefix would be "
+            "computed each time, since this model's rows cannot be packed as trees; choose another "
+            "algorithm or model"
+        )
     return trainer, RunState(0) if checkpoint is None else restore(trainer, checkpoint)
 
 

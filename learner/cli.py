@@ -28,7 +28,7 @@ from r3l.rollout.chat import ChatFormat
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import JOURNAL, ProcessStatus, RunFolder, run_folder
-from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.command_line import OneLineGroup, echo, version_option
 from r3l.run.process.endpoints import check_bind, check_endpoint
 from r3l.run.process.memory import delay_collections, freeze_heap
 from r3l.run.process.pinned_versions import warn_of_other_versions
@@ -38,8 +38,8 @@ from r3l.run.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. If
-another rank caused the error, DeepSpeed's launcher sees that rank's exit first."""
+"""Seconds that one of several ranks waits before it exits with an error that another rank may have
+caused. DeepSpeed's launcher then sees that rank's exit first."""
 
 
 class _Commands(OneLineGroup):
@@ -53,8 +53,9 @@ class _Commands(OneLineGroup):
         try:
             return super().invoke(ctx)
         except tuple(EXIT_CODES) as error:
-            if _leading() or isinstance(error, RestartNeeded):
-                echo(f"r3l-learner: {error}", err=True)
+            if not (_leading() or isinstance(error, RestartNeeded)):
+                _let_rank_0_speak()
+            echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -65,6 +66,7 @@ class _Commands(OneLineGroup):
 
 
 @click.group("r3l-learner", cls=_Commands)
+@version_option
 def main() -> None:
     """Train a policy (`train`, `warmup`), or work on a finished run (`weights`, `replay`,
     `regrade`)."""
@@ -136,6 +138,13 @@ def _train_offline(
 def _leading() -> bool:
     """Returns whether this process is rank 0."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _let_rank_0_speak() -> None:
+    """Gives rank 0 time to say an error that all ranks have; DeepSpeed's launcher then ends this
+    rank. Returns if this rank has its error alone, such as one of a loss, which it must say."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(LATER_S)
 
 
 @dataclass(frozen=True)
@@ -224,7 +233,8 @@ class _Rank:
             self._report("done", publisher.endpoint)
 
     def _publisher(self) -> Any:
-        from learner.publisher import WeightPublisher
+        from learner.publishing.publisher import WeightPublisher
+        from r3l.weights.ray_store import RayStore
 
         kept = self.config.learner.journal_versions
         journal = Journal(self.run / JOURNAL, versions=kept) if kept else None
@@ -233,7 +243,11 @@ class _Rank:
             anchor_every=self.config.learner.anchor_every,
             keys=self.keys and self.keys / "service.json",
             journal=journal,
+            deadline_s=self.config.learner.hang_s,
+            keyed_bulk=self.config.actor.weights.bulk == "keyed",
         )
+        if self.config.actor.weights.transport == "ray":
+            publisher.store = RayStore(publisher.origin, publisher.bulk_key)
         self.stack.callback(publisher.close)
         return publisher
 
@@ -272,7 +286,10 @@ class _Rank:
         )
         self.stack.callback(reporter.close)
         RunFolder(run).add_machine(version, facts(trainer.device, trainer.world))
-        rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
+        gpus = trainer.world if trainer.device.type == "cuda" else 0
+        rank0 = Rank0(
+            trainer, client, publisher, reporter, config, tasks, run, actors=self.actors, gpus=gpus
+        )
         _on_stop_signals(lambda signum, frame: rank0.stop())
         self._report("ready", publisher.endpoint)
         return rank0

@@ -1,12 +1,12 @@
 """The learner's loop, the same on every rank.
 
-    draw B complete groups ─► rows ─► optimizer step ─► finish: commit, publish weights, report
+    draw B complete groups ─► rows ─► optimizer step ─► finish: commit, copy weights, report
          ▲                                  │ not finite                    │
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
 Only rank 0 talks to the buffer and the actors (learner.rank0), while the other ranks wait.
-All ranks receive the same batch and take part in the collectives.
+Rank 0 alone has the batch and makes its rows. All ranks take part in the step and the collectives.
 """
 
 import time
@@ -93,6 +93,8 @@ class Training:
                     skipped.append(draw)
                     self._skip_step(skipped, version, result)
             self._end(version)
+            if self.rank0 and self.rank0.unfit:
+                raise TrainingStopped(self.rank0.unfit, cause="batch_too_large")
         finally:
             self.checkpoints.close()
 
@@ -102,12 +104,12 @@ class Training:
             self._keep_candidate(0)
         else:
             self.checkpoints.saved = version
-        self._led(lambda rank0: rank0.begin(self.state))
+        self._on_rank_0(lambda rank0: rank0.begin(self.state))
         self._publish(version)
         if version == 0:
-            self._led(lambda rank0: rank0.evaluate(0))
+            self._on_rank_0(lambda rank0: rank0.evaluate(0))
 
-    def _led(self, work: Callable[[Rank0], object]) -> None:
+    def _on_rank_0(self, work: Callable[[Rank0], object]) -> None:
         """Calls `work` on rank 0; the other ranks wait until it returns. Collective."""
         if self.rank0:
             work(self.rank0)
@@ -118,26 +120,26 @@ class Training:
         return self.rank0 is not None and self.rank0.stopped
 
     def _draw(self, version: int) -> Draw | None:
-        """Waits for the next batch, the same on every rank. Returns None if the run must stop."""
+        """Waits for the next batch, whose groups only rank 0 has. Returns None if the run must
+        stop."""
         if self.rank0 is None:
             return receive_draw(self.trainer)
-        draw = self.rank0.draw(version)
-        share_draw(self.trainer, draw)
-        return draw
+        return share_draw(self.trainer, self.rank0.draw(version))
 
     def finish_step(self, made: DrawRows[Draw], version: int, result: StepResult) -> None:
         """Commits a trained batch, publishes the weights if due, and reports the step."""
-        draw, attempts = made.batch, trained_attempts(made.rows)
-        self._led(lambda rank0: rank0.commit(draw, version, attempts))
+        draw, attempts = made.batch, trained_attempts(made.rows, result.reliance)
+        self._on_rank_0(lambda rank0: rank0.commit(draw, version, attempts))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
-        self._led(lambda rank0: rank0.report(draw, version, result, published))
+        self._on_rank_0(lambda rank0: rank0.report(draw, version, result, published))
         if publishes and version == 1:  # after the evaluation of version 0, which `report` awaits
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Gathers and publishes the weights. Collective. Returns metrics on rank 0, an empty dict
-        on every other rank."""
+        """Gathers the weights and begins to publish them, once the version before is published.
+        Collective. Returns metrics on rank 0, an empty dict on every other rank."""
+        self._on_rank_0(Rank0.finish_publication)
         weights, shapes = self.trainer.published()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
@@ -166,19 +168,19 @@ class Training:
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
-            self._led(lambda rank0: rank0.evaluate(version))
+            self._on_rank_0(lambda rank0: rank0.evaluate(version))
         late = time.monotonic() - self.saved_at > 60 * self.config.learner.checkpoint_minutes
         if self.config.learner.saves(version) or self.trainer.on_any_rank(late):
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
         """Discards `skipped[-1]`. Raises TrainingStopped if too many were skipped in a row."""
-        self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
+        self._on_rank_0(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
             return
         self._save(version)
-        names = "; ".join(" ".join(group.group_id for group in draw.groups) for draw in skipped)
+        names = "; ".join(" ".join(draw.row.groups) for draw in skipped)
         raise TrainingStopped(
             f"{limit} steps in a row (learner.bad_steps_in_a_row) had a loss or gradient that is "
             f"not finite; inspect their groups: {names} (also listed in skipped.jsonl)",
@@ -197,7 +199,7 @@ class Training:
             self.command.submit(self.run / "model", version)
         if version == self.config.learner.steps:
             self._keep_candidate(version)
-        self._led(lambda rank0: rank0.end(version))
+        self._on_rank_0(lambda rank0: rank0.end(version))
 
     def _save(self, version: int) -> None:
         """Saves a checkpoint of `version`, unless it is already saved."""
@@ -213,7 +215,7 @@ class Training:
 
             def stopped() -> bool:
                 still_waiting(self.trainer, "waiting for learner.on_checkpoint")
-                return self._stopped()
+                return self.rank0 is not None and self.rank0.interrupted
 
             self.command.finish(stopped)
         if self.config.learner.on_checkpoint:

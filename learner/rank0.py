@@ -1,6 +1,7 @@
 """Rank 0 of the learner: draws, commits, publishes, evaluates, reports.
 
-draw from the buffer ─► (train) ─► commit ─► publish weights ─► report metrics, evaluations
+draw from the buffer ─► (train) ─► commit ─► copy weights ─► report metrics, evaluations
+                           │                       └─► published beside the next step
                            └─ loss not finite ─► discard the draw, list it in skipped.jsonl
 At the start of a learner, Rank0 releases open draws and waits for unfinished evaluations again.
 
@@ -8,16 +9,18 @@ learner.loop calls Rank0 while the other ranks wait.
 """
 
 import logging
+import re
 import shutil
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from buffer import BufferClient, Draw
+from buffer import BufferClient, BufferStats, Draw
 from buffer.storage.stored_rows import TrainedAttempt
 from learner.checkpoint import RunState
 from learner.evaluation.evaluator import (
@@ -30,6 +33,7 @@ from learner.evaluation.evaluator import (
     nothing_played,
     show_wait,
 )
+from learner.metrics.bill_keeper import BillKeeper
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.group_metrics import (
     group_metrics,
@@ -38,15 +42,18 @@ from learner.metrics.group_metrics import (
     reuse_metrics,
     selection_metrics,
     staleness_metrics,
+    time_metrics,
     unread_reflection,
 )
+from learner.metrics.recent_counts import RecentCounts
 from learner.metrics.reporter import Reporter
-from learner.publisher import WeightPublisher
+from learner.metrics.reward_metrics import PaidReplies
+from learner.publishing.publisher import WeightPublisher
 from learner.ranks import still_waiting
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
-from r3l.errors import BufferUnavailable, NotFound, UserError
+from r3l.errors import BufferUnavailable, LimitExceeded, NotFound, UserError
 from r3l.notices import notice, notice_again
 from r3l.records import Group, Task
 from r3l.run.config import RunConfig
@@ -57,17 +64,14 @@ from r3l.training.step_loss import StepResult, blamed
 log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
-RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
-"""Rates, each with the count from which it is computed."""
-RATES_S = 5.0
-"""Fewest seconds that a rate covers: a step may be shorter than the 2 s between actors' reports."""
+PUBLISHED_S = 1.0  # between two heartbeats while the last weights are published
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step waits for: in the process's first step, in later steps."""
 
 
 class Rank0:
     """Draws and commits batches, publishes weights, evaluates and reports. Without `actors`, the
-    run ends when the buffer has too few groups."""
+    run ends when the buffer has too few groups. `gpus`: of all ranks, for the bill."""
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Rank0:
         run: Path,
         *,
         actors: bool = True,
+        gpus: int = 0,
     ) -> None:
         self.trainer, self.actors = trainer, actors
         self.client, self.publisher, self.reporter = client, publisher, reporter
@@ -88,18 +93,22 @@ class Rank0:
         self.evaluator = Evaluator(client, config, eval_tasks)
         client.silent = self._wait_for_buffer
         self.fingerprints: dict[int, str] = {}
-        self.reports = deque[tuple[float, dict[str, float]]]([(time.monotonic(), {})])
+        self.paid_replies = PaidReplies()
+        self.recent_counts = RecentCounts(time.monotonic(), {})
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.last_state = RunState(0)
-        self.waited_s = 0.0
+        self.waited_s = self.published_wait_s = 0.0
         self.is_first_step = True
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
         self.stopped = self.holds_back = False
+        self.unfit = ""  # why no batch fits
+        self.interrupted = False  # by a signal, rather than stopped by the budget
+        self.bill = BillKeeper(RunFolder(run), config, gpus=gpus, served=actors)
 
     def stop(self) -> None:
         """Ends the run at the next draw or micro-batch. Also ends a wait for the buffer's reply."""
-        self.stopped = True
+        self.stopped = self.interrupted = True
 
     def _wait_for_buffer(self, line: str) -> None:
         """Tells the other ranks that rank 0 waits for the buffer. `line`: the heartbeat's text.
@@ -114,7 +123,8 @@ class Rank0:
         """Tells the buffer the version, adds tasks, releases open draws, resumes evaluations."""
         version, self.last_state = state.version, state
         stats = self.client.stats()
-        self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])
+        self._update_bill(stats)
+        self.recent_counts = RecentCounts(time.monotonic(), actor_metrics(stats.actors, version))
         self.without_attempt = stats.drops.get("no_trajectories", 0)
         self._check_ledger(state)
         rewound = self.client.set_version(version)  # first: at version 0, leases are for step 1
@@ -140,25 +150,32 @@ class Rank0:
             )
 
     def end(self, version: int) -> None:
-        """Evaluates the final policy and waits for the result."""
+        """Publishes the last weights, evaluates the final policy and waits for the result."""
+        self.finish_publication()
         self._wait_for_evaluations()
         if not self.stopped and version > 0:
             self.evaluate(version)
             self._wait_for_evaluations()
+        with suppress(BufferUnavailable):  # of a run that was stopped
+            self.bill.update(self.client.stats(), write=True)
         if not self.evaluator.pending:
             shutil.rmtree(self.run / CANDIDATES, ignore_errors=True)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of groups. Returns None if the run must stop."""
-        began = time.monotonic()
+        """Waits for a full batch of groups. Returns None if the run must stop, with `unfit` as the
+        reason if the batch does not fit in memory; its groups can be drawn again."""
+        began, draw = time.monotonic(), None  # without one, the run still ends with a checkpoint
         try:
             draw = self._wait_for_batch(version)
         except BufferUnavailable:
             if not self.stopped:
                 raise
-            draw = None  # the run still ends with a checkpoint
+        except LimitExceeded as error:
+            self.client.release_draws("learner")
+            self.unfit = f"step {version + 1}: {error}; lower learner.groups_per_step or add memory"
+            self.stopped = True
         self.waited_s = time.monotonic() - began
         return draw
 
@@ -179,19 +196,22 @@ class Rank0:
                 notice(f"step {version + 1}: too few groups are left ({'; '.join(reason)})")
                 return None
             still_waiting(self.trainer)
+            self.publisher.published()  # without new weights, the wait would never end
             self._check_attempts()
             line = f"step {version + 1}: {'; '.join(reason)}"
-            soon = self.is_first_step and line != said  # the same line is said again only later
+            words = re.sub(r"\d+", "", line)  # said again only later, if just its numbers change
+            soon = self.is_first_step and words != said
             if (now := time.monotonic()) - noticed > (SAY_S if soon else SAY_LATER_S):
-                noticed, said = now, line
+                noticed, said = now, words
                 show_wait(line, self.client.stats())
         return None
 
     def _check_attempts(self) -> None:
         """Raises UserError if every attempt of the run's first groups failed."""
         if self.attempts_checked + DRAW_WAIT_S < time.monotonic():
-            self.attempts_checked = time.monotonic()
-            if why := nothing_played(self.client.stats(), self.without_attempt):
+            self.attempts_checked, stats = time.monotonic(), self.client.stats()
+            self._update_bill(stats)
+            if why := nothing_played(stats, self.without_attempt):
                 raise UserError(why)
 
     def commit(self, draw: Draw, version: int, attempts: Sequence[TrainedAttempt]) -> None:
@@ -211,8 +231,9 @@ class Rank0:
         weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
+        self.bill.add_step(result.metrics)
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
-        replaced, algorithm = self._replaced(draw), self.config.algorithm
+        replaced, algorithm = self._fetch_replaced(draw), self.config.algorithm
         explored = [*fresh, *replaced]
         busy_s = result.metrics["learner/step_s"] + result.metrics.get("learner/queries_s", 0.0)
         metrics = {
@@ -220,6 +241,7 @@ class Rank0:
             "learner/wait_s": self.waited_s,
             "learner/idle_share": self.waited_s / (self.waited_s + busy_s),
             **self._batch_metrics(explored, draw.version),
+            **self.paid_replies.add(explored),
             **selection_metrics(draw, replaced, algorithm),
             **reuse_metrics(draw),
             **published,
@@ -248,6 +270,7 @@ class Rank0:
         `skipped.jsonl`."""
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
+        self.bill.add_step(result.metrics)
         folder = RunFolder(self.run)
         step = SkippedStep(
             version=version,
@@ -268,7 +291,7 @@ class Rank0:
 
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
-    def _replaced(self, draw: Draw) -> list[Group]:
+    def _fetch_replaced(self, draw: Draw) -> list[Group]:
         """Fetches the groups that were replaced since the previous draw. Metrics cover them too."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.row.replaced), size):
@@ -284,39 +307,48 @@ class Rank0:
             metrics = group_metrics(groups, algorithm, several=several)
         if not self.actors:  # these groups have versions of other runs
             return metrics
-        metrics |= staleness_metrics(groups, version)
+        metrics |= staleness_metrics(groups, version) | time_metrics(groups)
         alarms = mismatched_fingerprints(groups, self.fingerprints)
         for alarm in alarms:
             log.error("engines disagree about the weights of %s", alarm)
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """Returns the metrics of the buffer and of its actors, including RATES."""
+        """Returns the metrics of the buffer and of its actors, recent rates and shares included."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
-        now = time.monotonic()
-        self.reports.append((now, actors))
-        while len(self.reports) > 2 and self.reports[1][0] <= now - RATES_S:
-            self.reports.popleft()
-        then, before = self.reports[0]
-        # A sum is smaller after a restart of the buffer, until every actor has reported again.
-        rates = {
-            rate: max(actors[total] - before.get(total, 0.0), 0.0) / max(now - then, 1e-6)
-            for rate, total in RATES.items()
-            if total in actors
-        }
-        return buffer_metrics(stats) | actors | rates
+        recent = self.recent_counts.add(time.monotonic(), actors)
+        return buffer_metrics(stats) | actors | recent | self._update_bill(stats, write=True)
+
+    def _update_bill(self, stats: BufferStats, *, write: bool = False) -> dict[str, float]:
+        """Returns the metrics of the bill. Stops the run once a limit of its budget is used up."""
+        metrics = self.bill.update(stats, write=write)
+        if not self.stopped and (spent := self.bill.spent):
+            notice(f"{spent}; the run ends with a checkpoint")
+            self.stopped = True
+        return metrics
+
+    def finish_publication(self) -> None:
+        """Waits until the last version is published. Raises WeightsError if it cannot be, or not
+        before its deadline."""
+        began = time.monotonic()
+        while not self.publisher.published(PUBLISHED_S):
+            still_waiting(self.trainer, "waiting until the last weights are published")
+        self.published_wait_s = time.monotonic() - began
 
     def publish(
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
-        """Publishes weights and returns metrics. Does nothing if the run was stopped during the
-        evaluation of version 0."""
+        """Copies weights and begins to publish them. Call `finish_publication` first. Returns
+        metrics, those of comparing and compressing of the previous version. Does nothing if the run
+        was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters
         dtype = None if name == "auto" or adapters else getattr(torch, name)
-        metrics = self.publisher.publish(version, weights, dtype, shapes, adapters)
+        before, wait_s = self.publisher.metrics, self.published_wait_s
+        copied = self.publisher.begin(version, weights, dtype, shapes, adapters)
+        metrics = before | copied | {"wait_s": wait_s}
         return {f"weights/{name}": value for name, value in metrics.items()}
 
     # ── evaluations ─────────────────────────────────────────────────────────────────────
@@ -329,6 +361,7 @@ class Rank0:
     def _wait_for_evaluations(self) -> None:
         def waiting() -> None:
             still_waiting(self.trainer)
+            self.publisher.published()
             self._check_attempts()
 
         self._report_evaluations(self.evaluator.wait(lambda: self.stopped, waiting))

@@ -1,24 +1,24 @@
-"""Makes all other ranks wait for rank 0, and sends rank 0's draws to them.
+"""Makes all other ranks wait for rank 0, and tells them which batch rank 0 has drawn.
 
-    rank 0       draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
+    rank 0       draw … nothing ── draw … nothing ── draw … batch ─┬─► which batch
                           │ WAIT            │ WAIT           GO_ON │
     other ranks  meet ────┴─────────────────┴──────────────────────┘
 
 While rank 0 makes a request to the buffer, the other ranks wait in `meet`. A WAIT every few seconds
-shows their watchdogs that rank 0 is alive. A draw is sent as bytes, because torch would pickle it.
+shows their watchdogs that rank 0 is alive. Rank 0 alone has the groups (learner.step.shared_rows).
 """
 
 import logging
 import time
-from itertools import accumulate
 
 import torch
 
 from buffer import Draw
 from buffer.wire.operations import DrawHead
+from learner.step.collectives import broadcast
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.watchdog import heartbeat
-from r3l.codec import RECORD_LIMIT, decode, encode, pack, unpack
+from r3l.codec import decode, encode
 from r3l.errors import RankLost
 
 log = logging.getLogger(__name__)
@@ -55,24 +55,22 @@ def meet(trainer: DeepSpeedTrainer) -> None:
             )
 
 
-def share_draw(trainer: DeepSpeedTrainer, draw: Draw | None) -> None:
-    """Sends `draw` to the ranks that wait in `receive_draw`. If `draw` is None, the ranks stop."""
-    if trainer.world == 1:
-        return
-    meet(trainer)
-    head = DrawHead() if draw is None else DrawHead(draw.row, draw.now)
-    frames = [encode(head), *(draw.records if draw is not None else ())]
-    _broadcast(trainer, pack({"sizes": [len(frame) for frame in frames]}, RECORD_LIMIT))
-    _broadcast(trainer, b"".join(frames))
+def share_draw(trainer: DeepSpeedTrainer, draw: Draw | None) -> Draw | None:
+    """Tells the ranks that wait in `receive_draw` which batch was drawn. If `draw` is None, they
+    stop. Returns the draw decoded, so that its records need not be kept."""
+    if trainer.world > 1:
+        meet(trainer)
+        head = DrawHead() if draw is None else DrawHead(draw.row)
+        broadcast(encode(head), trainer.device)
+    return draw and draw.decoded()
 
 
 def receive_draw(trainer: DeepSpeedTrainer) -> Draw | None:
-    """Receives the batch that rank 0 shares. Returns None if the run must stop."""
+    """Receives which batch rank 0 has drawn: the draw without its groups. Returns None if the run
+    must stop."""
     meet(trainer)
-    sizes, data = unpack(_broadcast(trainer), RECORD_LIMIT)["sizes"], _broadcast(trainer)
-    frames = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    head = decode(DrawHead, frames[0])
-    return None if head.row is None else Draw.read(head.row, head.now, frames[1:])
+    row = decode(DrawHead, broadcast(None, trainer.device)).row
+    return None if row is None else Draw.read(row, (), ()).decoded()
 
 
 def _signal(trainer: DeepSpeedTrainer, signal: int) -> int:
@@ -89,15 +87,3 @@ def _signal(trainer: DeepSpeedTrainer, signal: int) -> int:
             f"has exited ({str(error).splitlines()[0]})",
             rank=trainer.rank,
         ) from error
-
-
-def _broadcast(trainer: DeepSpeedTrainer, sent: bytes | None = None) -> memoryview:
-    """Sends bytes from rank 0 to every rank; returns them on every rank."""
-    length = torch.tensor([len(sent or b"")], dtype=torch.int64, device=trainer.device)
-    torch.distributed.broadcast(length, src=0)
-    if sent is None:
-        values = torch.empty(int(length.item()), dtype=torch.uint8, device=trainer.device)
-    else:
-        values = torch.frombuffer(bytearray(sent), dtype=torch.uint8).to(trainer.device)
-    torch.distributed.broadcast(values, src=0)
-    return memoryview(values.cpu().numpy()).toreadonly()

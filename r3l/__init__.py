@@ -47,6 +47,11 @@ PUBLIC = {
     "ARPO": "r3l.algorithms.published.arpo",
     "SPEAR": "r3l.algorithms.published.spear",
     "RLVMR": "r3l.algorithms.published.rlvmr",
+    "RLTF": "r3l.algorithms.published.rltf",
+    "HiLL": "r3l.algorithms.published.hill",
+    "SDPO": "r3l.algorithms.published.sdpo",
+    "RLSD": "r3l.algorithms.published.rlsd",
+    "ForwardKL": "r3l.algorithms.published.forward_kl",
     "PrefixRL": "r3l.algorithms.published.prefix_rl",
     "POPE": "r3l.algorithms.published.pope",
     "ExIt": "r3l.algorithms.published.exit",
@@ -86,6 +91,8 @@ PUBLIC = {
 }
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
+CALLED = {"zmq": "pyzmq"}
+"""Modules whose package has another name."""
 OF_EXTRAS = ("torch", "transformers", "deepspeed", "vllm", "peft")
 
 __all__ = list(PUBLIC)
@@ -102,7 +109,11 @@ def __getattr__(name: str) -> Any:
         missing = str(error.name).partition(".")[0]
         if missing in ("r3l", *PACKAGES):
             raise
-        what = "'r3l[cpu]' or 'r3l[gpu]'" if missing in OF_EXTRAS else f"r3l {missing}"
+        what = (
+            "'r3l[cpu]' or 'r3l[gpu]'"
+            if missing in OF_EXTRAS
+            else f"r3l {CALLED.get(missing, missing)}"
+        )
         raise ImportError(
             f"r3l.{name} needs {missing}, which is not installed; run "
             f"{sys.executable} -m pip install {what}"

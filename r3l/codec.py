@@ -25,6 +25,7 @@ from r3l.records import Group, Record, ReflectionRecord, SlotResult
 
 SCHEMA = 9
 RECORD_LIMIT = 16 << 20  # bytes of one record
+GROUP_LIMIT = 128 << 20  # bytes of the record of a whole group
 HEADER_LIMIT = 64 << 10  # bytes of a message header
 
 R = TypeVar("R", bound=Record)
@@ -42,7 +43,7 @@ def encode(record: Record) -> bytes:
         data = _encode((SCHEMA, kind, record))
     except _MALFORMED as error:
         raise RecordError(f"{kind} cannot be written: {error}") from None
-    return check_size(data)
+    return check_size(data, _limit(type(record)))
 
 
 def decode(kind: type[R], data: bytes | memoryview) -> R:
@@ -119,11 +120,16 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
     return data
 
 
+def _limit(kind: type[Record]) -> int:
+    """Returns how many bytes a record of a class may have."""
+    return GROUP_LIMIT if kind is Group else RECORD_LIMIT
+
+
 def _open(
     kinds: Sequence[type[Record]], data: bytes | memoryview
 ) -> tuple[type[Record], msgspec.Raw]:
     """Checks a record's size and schema. Returns the class (one of `kinds`) and the fields."""
-    check_size(data)
+    check_size(data, max(map(_limit, kinds)))
     try:
         schema, name, fields = _envelope.decode(data)
     except _MALFORMED as error:

@@ -29,6 +29,10 @@ class UserError(R3LError, ValueError):
     """The user asked for the impossible. The message names the mistake, the rule and the remedy."""
 
 
+class NotDownloaded(UserError):
+    """A model or data set of Hugging Face's hub is not, or not whole, in the user's cache."""
+
+
 class RecordError(R3LError, ValueError):
     """A record, message or array is malformed."""
 
@@ -111,6 +115,10 @@ class LimitExceeded(BufferError_, ValueError):
 
 class Conflict(BufferError_):
     """A request contradicts the contents of the store."""
+
+
+class ProgressGap(BufferError_):
+    """A progress adds to one that the buffer does not have. Its actor sends the whole progress."""
 
 
 class DrawExpired(Conflict):

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# No test is timed: what takes longer on a busy machine has not failed.
-settings.register_profile("r3l", deadline=None)
+# No test is timed: what takes longer on a busy machine has not failed. `make test` tries the same
+# examples every time; `make nightly` tries new ones (--hypothesis-profile=random).
+settings.register_profile("r3l", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.load_profile("r3l")
 
 # A metric that is missing from learner/metrics/tags.py: an error here and in every process started.
@@ -20,6 +22,8 @@ os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
 # Before torch is imported. Threads would spin while other tests have their cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# The folders whose files with real processes come first.
+FIRST = ("actors", "system")
 # A command in the background may ignore Ctrl-C; what the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -46,13 +50,16 @@ def pytest_configure(config: object) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with real processes come first, then those of many tests: no worker is left alone with
-    a long one at the end."""
+    a long one at the end. Those of tests/actors come before all others: once a learner has joined a
+    process group in a worker, an engine is no longer forked from it, but imports vLLM again."""
+    gc.freeze()  # what was imported: DeepSpeed collects garbage often, a second each time
     gc.enable()
     slow = {item.path for item in items if item.get_closest_marker("system")}
     tests = Counter(item.path for item in items)
 
-    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+    def place(item: pytest.Item) -> tuple[bool, int, int]:
         late = item.path not in slow
-        return late, "system" not in item.path.parts, -tests[item.path] if late else 0
+        folder = next((n for n, name in enumerate(FIRST) if name in item.path.parts), len(FIRST))
+        return late, folder, -tests[item.path] if late else 0
 
     items.sort(key=place)

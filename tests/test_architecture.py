@@ -31,10 +31,10 @@ FORBIDDEN = {
 }
 FOLDERS = {
     "r3l": "run views training algorithms rollout records weights models files settings".split(),
-    "buffer": "viewer tools server groups client wire sampling storage".split(),
+    "buffer": "viewer tools server groups client wire sampling indexes storage".split(),
     "envs": "isolation agents adapters questions builtin".split(),
     "actors": "agents gateway grammars dialects weights".split(),
-    "learner": "offline warmup step metrics evaluation".split(),
+    "learner": "offline publishing warmup step metrics evaluation".split(),
     "launch": "evaluation inspection checks backends topology".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
@@ -45,6 +45,7 @@ TOPICS = {
     "actors/agents/test_any_tree_of_calls.py",
     "actors/agents/test_hostile_agents.py",
     "actors/agents/test_replayed_sessions.py",
+    "actors/agents/test_trained_frameworks.py",
     "actors/gateway/test_any_stop_text.py",
     "actors/gateway/test_odd_json.py",
     "actors/dialects/test_any_streamed_answer.py",

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import launch.checks.presets  # noqa: F401  # before a test replaces Popen, which its annotations name
 from lab.results.experiments import VARIANTS
 from tests.test_architecture import module_of
 
 ROOT = Path(__file__).parent.parent
 MODULES = [path for path in (ROOT / "lab").rglob("*.py") if "tests" not in path.parts]
 GIVEN = {
+    "lab.alarms": ["--seeds 1 --lines {new}", "--only tools --page --lines {new}"],
     "lab.gate": [""],
     "lab.idealised": [""],
     "lab.quality": ["r3l/models/policies/tiny actor.earlier_reasoning=keep"],
@@ -23,8 +25,11 @@ GIVEN = {
         "probe --out {new} --lines {new} --dose 200",
         "train --out {new} --lines {new} --dose 0 --variant gated --seed 1 learner.steps=2",
         "workshop --out {new} --lines {new} --variant grpo_long --seed 1",
+        "rare --out {new} --lines {new} --seed 1 learner.steps=2",
+        "rare --out {new} --lines {new} --seed 1 --variant another --variant supervised",
         "calculator --out {new} --lines {new} --seed 1 --learner 1cpu",
     ],
+    "lab.report": [""],
     "lab.results": ["--lines {new} --policies {new}", "--only e1 --policy 1 --page"],
     "lab.results.gradients": ["", "--cell long-row --steps 0 --policies {new}"],
     "lab.results.stopped_runs": ["--lines {new} --stores {new}"],
@@ -32,9 +37,13 @@ GIVEN = {
         "--lines {new} --policies {new} " + " ".join(f"--variant {name}" for name in VARIANTS),
         "--cell scienceworld --cell scienceworld-long --policies {new}",
     ],
+    "lab.readme_figure": [""],
     "lab.retries": ["reached workshop", "reached verifiers:NAME --ignore", "refused", "saved"],
-    "lab.sampler_study": ["run --out {new} --seed 3 learner.steps=2", "page {new}"],
+    "lab.idealised_samplers": [""],
+    "lab.sampler_page": ["{new}"],
+    "lab.sampler_study": ["--out {new} --seed 3 learner.steps=2"],
     "lab.searches": [""],
+    "lab.where_it_pays": [""],
 }
 """Arguments of every program, a dry run each. {new}: a path where nothing is."""
 DRY_RUNS = [(program, words) for program, given in GIVEN.items() for words in given]

@@ -10,16 +10,17 @@ actors.agents.next_process decides whether another process follows one that fail
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from actors.agents.attempt_record import Train, trajectory
+from actors.agents.attempt_record import Train, token_counts, trajectory
 from actors.agents.mcp_relay import McpRelay
 from actors.agents.next_process import AgentKilled, Next, Processes
 from actors.agents.tape_reader import Replays, continuing_player, main_kind, repeats_tools
@@ -28,11 +29,12 @@ from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.recorded_call import ContinuingPlayer, RetryPlayer
+from actors.gateway.refused_requests import RefusedRequests
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
-from envs.agents.agent_variables import direct_hosts, unset_names
+from envs.agents.agent_variables import direct_hosts, fresh_names, unset_names
 from r3l.errors import (
     EnvironmentFailed,
     EpisodeError,
@@ -66,7 +68,8 @@ MakePlayable = Callable[[Task], Playable]
 @dataclass
 class Gateway:
     """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key.
-    `unset`: the environment variables that no agent and no grader gets."""
+    `unset`: the environment variables that no agent and no grader gets. `fresh`: those that name a
+    new folder in each attempt. `refused`: the latest requests that were refused."""
 
     policy: Policy
     reader: ReplyReader
@@ -77,6 +80,8 @@ class Gateway:
     replays: Replays
     snapshots: Snapshots
     unset: Sequence[str] = ()
+    fresh: Sequence[str] = ()
+    refused: RefusedRequests = field(default_factory=RefusedRequests)
 
 
 @asynccontextmanager
@@ -98,7 +103,17 @@ async def agents_served(
         servers = [server.key for server in settings.models.values()]
         unset = unset_names(os.environ, config.env.pass_environment, servers)
         gateway = Gateway(
-            policy, reader, counts, settings, sessions, url, replays, snapshots, unset
+            policy,
+            reader,
+            counts,
+            settings,
+            sessions,
+            url,
+            replays,
+            snapshots,
+            unset,
+            fresh_names(config.env.pass_environment),
+            app.refused,
         )
 
         def make(task: Task) -> Playable:
@@ -192,7 +207,12 @@ class AgentEnvironment:
                 relay.urls, session.answer_mcp = facts.servers, relay.answer
                 session.shown, session.graded = facts.task, facts.graded
                 saved = self._attach_world(facts, world)
-                outcome = await self._outcome(facts)
+                try:
+                    outcome = await self._outcome(facts)
+                except EnvironmentFailed as error:
+                    if session.tree.nodes or error is session.problem:
+                        raise
+                    raise self._without_call(error) from error
                 made = self._record(outcome, self.settings.train)
                 self._check_replayed(made)
                 if saved:
@@ -203,7 +223,8 @@ class AgentEnvironment:
                 self._count_continued()
             if saved:
                 await saved.remove()
-        self.counts["segments"] += len(made.conversations())
+        self.counts["conversations"] += len(made.conversations())
+        self.gateway.metrics.tokens += token_counts(session.tree, made)
         self.counts["restarts"] += self.retry is not None and session.tape is None
         return made
 
@@ -227,8 +248,8 @@ class AgentEnvironment:
         return await guarded(lambda: self.runner.prepare(given, unset))
 
     def _attach_world(self, facts: AgentFacts, world: World | None) -> World | None:
-        """In a retry, has `world` restored at the pivot. In a base attempt that may be retried, has
-        a new world saved before each call, and returns this world."""
+        """In a retry, lets `world` be restored at the pivot. In a base attempt that may be retried,
+        returns a new world that is saved before each call."""
         session, tape = self.session, self.session.tape
         if world and isinstance(tape, RetryPlayer) and tape.pivot in world.saved:
             tape.stateful = facts.saved == "all" and repeats_tools(tape)
@@ -262,6 +283,7 @@ class AgentEnvironment:
             guidance=retry.guidance if retry else "",
             main=main_kind(retry.base, restarts=tape is None) if retry else None,
             keep=self._keep if self.offer else None,
+            shapes=self.settings.shapes,
         )
 
     async def _keep(self) -> None:
@@ -301,8 +323,9 @@ class AgentEnvironment:
         )
 
     def _so_far(self, left: Trajectory | None) -> Trajectory | None:
-        """Returns the attempt that the next process of a killed agent continues: `left`, or all
-        that a base attempt has played so far if it has sampled more."""
+        """Returns the attempt that the next process of a killed agent continues. If a base attempt
+        has sampled since `left` was saved, this is all that it has played so far; otherwise it is
+        `left`."""
         nodes = self.session.tree.nodes
         if not self.retry and any(node.sample and not node.taped for node in nodes):
             with suppress(EnvironmentFailed, RecordFailed):  # there is no call to train yet
@@ -343,9 +366,13 @@ class AgentEnvironment:
     async def _outcome(self, facts: AgentFacts) -> Outcome:
         """Runs the agent to its end and grades the attempt."""
         runner, session, settings = self.runner, self.session, self.settings
-        variables = self._variables(facts.servers)
+        variables, fresh = self._variables(facts.servers), [*self.gateway.fresh]
+        limit_s, of = min(
+            (settings.timeout_s, "actor.agent.timeout_s"),
+            (facts.limit_s or math.inf, "the task's own"),
+        )
         state, in_time = await run_process(
-            runner, MAIN, lambda: runner.start(variables), settings.timeout_s, session.ended
+            runner, MAIN, lambda: runner.start(variables, fresh), limit_s, session.ended
         )
         session.end()
         if session.problem is not None:
@@ -364,19 +391,32 @@ class AgentEnvironment:
                 why += f" (only the grader sees {missed[0]}: env.options.hidden)"
             raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
-            limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
+            limit = f"{limit_s:g} s ({of})"
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
-            raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
+            raise failed("agent_no_calls", "the agent ended without a call")
         if isinstance(session.tape, RetryPlayer):
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None and facts.graded:
-            result = await grade(runner, session.tree.tape(), settings.timeout_s)
+            limit_s = max(settings.timeout_s, facts.grader_s or 0)
+            result = await grade(runner, session.tree.tape(), limit_s)
         elif result is None:
             result = last_line(state, "no_reward", "the agent")
         return outcome_of(
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
+        )
+
+    def _without_call(self, error: EnvironmentFailed) -> EnvironmentFailed:
+        """Returns the error of an attempt without a call, with the addresses that its client must
+        use and the refused requests that came."""
+        gateway, session = self.gateway, self.session
+        came = "; ".join(gateway.refused.of(session.key, session.began)) or "nothing"
+        return type(error)(
+            f"{error}; no call was answered: the agent's client must use OPENAI_BASE_URL "
+            f"({gateway.url}/v1) with OPENAI_API_KEY, or ANTHROPIC_BASE_URL ({gateway.url}); what "
+            f"came there: {came}",
+            **error.facts,
         )
 
     def _note_posted(self, result: dict[str, Any]) -> None:

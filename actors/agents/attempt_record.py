@@ -4,20 +4,23 @@ leaf of the call tree ─► chain of calls from root to leaf ─► the main ch
                                         other chains are its segments; each reply is trained once
 
 In a retry, the main conversation contains the pivot, and replies from the tape are not trained.
+Neither the trained replies nor the main conversation depend on which of several concurrent calls
+comes first.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from actors.gateway.call_tree import CallTree, Node, system_of
+from actors.gateway.call_tree import CallTree, Kind, Node, system_of
 from envs.agents.agent_steps import Outcome
 from r3l.errors import EnvironmentFailed
 from r3l.records import Extra, Int32, Segment, Shown, Trajectory
 from r3l.rollout.attempt import Tokens
 from r3l.rollout.env_interface import Retry
-from r3l.views.tape import TapedCall, write_tape
+from r3l.views.tape import TapedCall, read_tape, write_tape
 
 Train = Literal["main", "all"]
 
@@ -52,22 +55,51 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns an attempt's trained conversations, the main conversation first.
+    """Returns an attempt's trained conversations, the main conversation first. Returns [] if no
+    reply may be trained.
 
-    - Sort keys: contains `pivot`; has the main kind (the kind of the first trained call); is newer
-    - If `train` is "main", keeps only the main kind. If that leaves nothing, keeps the first.
+    - The main conversation contains `pivot`. Without it, the last one that has the main kind.
+    - The main kind is that of `pivot`. Without it, that of the first call.
+    - If `train` is "main", keeps only the main kind.
     - `unseen`: also uses replies that the agent has not received
     """
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
-    first = next((node.kind for node in tree.nodes if not node.untrained), None)
+    if not chains:
+        return []
+    started = [chain for chain in chains if pivot in chain]
+    kind = _main_kind(started or chains)
+    own = [chain for chain in chains if chain[-1].kind == kind]
+    main = _last(started or own)
+    kept = chains if train == "all" else own
+    others = sorted(kept, key=lambda chain: chain[-1].number, reverse=True)
+    return [_Chain(main), *(_Chain(chain) for chain in others if chain is not main)]
 
-    def order(chain: list[Node]) -> tuple[bool, bool, int]:
-        return pivot in chain, chain[-1].kind == first, chain[-1].number
 
-    ordered = sorted(chains, key=order, reverse=True)
-    kept = [chain for chain in ordered if train == "all" or chain[-1].kind == first]
-    return [_Chain(chain) for chain in kept or ordered[:1]]
+def _main_kind(chains: Sequence[Sequence[Node]]) -> Kind:
+    """Returns the kind of the first call. If several calls were made before the agent had a reply,
+    takes the first kind in the order of the alphabet."""
+    free = {node.number: node for chain in chains for node in chain if not node.untrained}
+    return min(node.kind for node in free.values() if free.keys().isdisjoint(node.heard))
+
+
+def _last(chains: Sequence[list[Node]]) -> list[Node]:
+    """Returns the conversation that no other one follows. Of several, takes the one with the most
+    calls; of these the one whose tokens compare highest."""
+    ends = [chain for chain in chains if not any(_follows(other, chain) for other in chains)]
+
+    def size(chain: list[Node]) -> tuple[int, list[int]]:
+        reply = chain[-1].sample
+        return len(chain), [*chain[-1].context(), *(reply.token_ids if reply else ())]
+
+    return max(ends, key=size)
+
+
+def _follows(chain: Sequence[Node], earlier: Sequence[Node]) -> bool:
+    """Whether the agent had the last reply of `earlier` before it began `chain`, or branched it
+    off."""
+    own = next((node for node in chain if node not in earlier), None)
+    return own is not None and earlier[-1].number in own.heard
 
 
 def trajectory(
@@ -90,6 +122,8 @@ def trajectory(
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, at, unseen=not outcome.finish)
     (chain, pivot), *further = kept = _trained_once(chains, taped)
+    if taped and at is not None and at not in chain.nodes:
+        raise _nothing_trained()  # from the pivot on
     where = {node: c for c in reversed(range(len(kept))) for node in kept[c][0].nodes}
     decode = tree.chat.chat.text
     nodes = chain.steps
@@ -136,12 +170,30 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             kept.append((chain, start))
             known = known.union(chain.steps)
     if not kept:
-        raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; use the model policy (not "
-            "policy-untrained), leave out tool_choice and response_format, and wait for each reply",
-            cause="agent_no_calls",
-        )
+        raise _nothing_trained()
     return kept
+
+
+def _nothing_trained() -> EnvironmentFailed:
+    return EnvironmentFailed(
+        "agent: no call of this attempt can be trained; use the model policy (not "
+        "policy-untrained), leave out tool_choice and response_format if the policy does not keep "
+        "to them by itself, and wait for each reply",
+        cause="agent_no_calls",
+    )
+
+
+def token_counts(tree: CallTree, made: Trajectory) -> Counter[str]:
+    """Counts the tokens that were sampled for an attempt, those of them that are trained, and the
+    others by the reason (r3l.views.tape.UNTRAINED; missed: replies that did not fit their
+    request)."""
+    counts = Counter[str]()
+    for call in read_tape(made.extra.tape):
+        if not call.model and call.untrained != "base":
+            counts["sampled"] += call.tokens
+            counts[f"untrained_{call.untrained}" if call.untrained else "trained"] += call.tokens
+    missed = sum(len(node.missed) for node in tree.nodes)
+    return +(counts + Counter(sampled=missed, untrained_missed=missed))  # without zeros
 
 
 def _observation(node: Node) -> str:

@@ -83,7 +83,7 @@ class McpRelay:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
         if "id" not in message:
             if name in self.live:
-                await self._asked(name, message, headers)
+                await self._ask(name, message, headers)
             return None
         given = message.get("params") or {}
         if not method or not isinstance(given, dict):
@@ -109,7 +109,7 @@ class McpRelay:
             await session.restored.wait()
             session.check_open()
         began = time.monotonic()
-        reply = await self._asked(name, message, headers)
+        reply = await self._ask(name, message, headers)
         reply = {key: reply[key] for key in ("result", "error") if key in reply}
         texts = [_text(each) for each in (asked, reply)]
         said = {"role": "tool", "content": texts[1]}
@@ -123,7 +123,7 @@ class McpRelay:
             if opening.done() and not opening.cancelled() and not opening.exception():
                 await opening.result().close()
 
-    async def _asked(self, name: str, message: Message, headers: Mapping[str, str]) -> Message:
+    async def _ask(self, name: str, message: Message, headers: Mapping[str, str]) -> Message:
         """Returns a server's reply to a message. If the server fails, ends the attempt."""
         try:
             if name not in self.live:
@@ -332,7 +332,7 @@ def _pipes(name: str, *wanted: tuple[str, int]) -> list[int]:
         for path, flags in wanted:
             opened.append(os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW))
             if not stat.S_ISFIFO(os.fstat(opened[-1]).st_mode):
-                raise FileNotFoundError(errno.ENOENT, "another file is in its place", path)
+                raise FileNotFoundError(errno.ENOENT, "another file has replaced one", path)
     except OSError as error:
         for pipe in opened:
             os.close(pipe)

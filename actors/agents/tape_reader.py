@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from actors.gateway.call_tree import Kind, system_of
@@ -43,6 +44,8 @@ def _recorded(
         newest_version=int(own.step_newest_versions[step]) if trained else 0,
         finish_reason=call.finish,  # type: ignore[arg-type]
     )
+    why = "" if trained else call.untrained if call.untrained == "asked" else "grammar"
+    call = msgspec.structs.replace(call, untrained=why)
     return RecordedCall(call, tuple(own.token_ids[start : call.read].tolist()), sample)
 
 
@@ -105,8 +108,8 @@ class Replays:
         self.in_a_row += 1
         if self.in_a_row == self.limit:
             notice(
-                f"from now on retries start at the agent's first call: {self.limit} in a row could "
-                f"not be replayed (actor.agent.max_divergences), the last because {error}"
+                f"{self.limit} retries in a row (actor.agent.max_divergences) could not be "
+                f"replayed, so retries now start at the agent's first call; last failure: {error}"
             )
 
     def check(self, made: Trajectory, retry: Retry) -> None:

@@ -31,15 +31,21 @@ NOT_ARGUMENTS = frozenset(
 
 
 class Refused(Exception):
-    """A refusal of a request: an HTTP status, an error code and a sentence."""
+    """A refusal of a request: an HTTP status, an error code and a sentence. `field`: the field that
+    is not offered."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.field = status, code, field
 
 
 def bad(message: str) -> Refused:
     return Refused(400, "invalid_request_error", message)
+
+
+def unsupported(field: str, message: str) -> Refused:
+    """Returns the refusal of a field, as OpenAI writes it. Some clients then ask without it."""
+    return Refused(400, "unsupported_parameter", f"{field}: {message}", field)
 
 
 def too_deep() -> Refused:
@@ -50,10 +56,10 @@ def too_deep() -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
-    use the reply. `choices`: texts of which the reply must be one. `parallel`: whether the reply
-    may have several tool calls. `begun`: whether the last message is an assistant's without a name.
-    `arguments`: of the chat template, as JSON. `schema_name`: the request's own name of its JSON
-    schema."""
+    use the reply. `choices`: the reply must be one of these texts. `parallel`: whether the reply
+    may have several tool calls. `begun`: whether the last message begins the reply (an assistant's,
+    without a name). `arguments`: what the request gives the chat template, as JSON. `schema_name`:
+    the name that the request gives its JSON schema."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -102,8 +108,9 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
 
 
 def shape_of(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Returns (the JSON schema that a reply must fit, or None; the texts of which it must be one).
-    Raises Refused if they are no such thing, or if a request has several of them."""
+    """Returns (the JSON schema that a reply must fit, or None; the texts from which a reply must be
+    chosen, or none). Raises Refused if the request's schema or texts are malformed, or if the
+    request has several of them."""
     asked = body.get("structured_outputs") or {}
     schemas = {
         "response_format": schema_of(body.get("response_format")),
@@ -113,16 +120,21 @@ def shape_of(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str,
         "guided_json_object": {"type": "object"} if body.get("guided_json_object") else None,
     }
     texts = {
-        "structured_outputs.choice": asked.get("choice") or (),
-        "guided_choice": body.get("guided_choice") or (),
+        "structured_outputs.choice": asked.get("choice"),
+        "guided_choice": body.get("guided_choice"),
     }
-    given = [name for name, shape in [*schemas.items(), *texts.items()] if shape not in (None, ())]
+    given = [name for name, shape in [*schemas.items(), *texts.items()] if shape is not None]
     if len(given) > 1:
         raise bad(f"{' and '.join(given)}: a reply has one shape; leave out the others")
-    (name, choices), *_ = sorted(texts.items(), key=lambda item: not item[1])
-    if len(choices) > MOST_CHOICES or not all(isinstance(t, str) and t for t in choices):
-        raise bad(f"{name}: must be a list of at most {MOST_CHOICES} texts, none of them empty")
-    return next((s for s in schemas.values() if s is not None), None), tuple(choices)
+    for name, choices in texts.items():
+        if choices is not None and not _are_choices(choices):
+            raise bad(f"{name}: must be a list of 1 to {MOST_CHOICES} texts, none of them empty")
+    chosen = next((choices for choices in texts.values() if choices), ())
+    return next((s for s in schemas.values() if s is not None), None), tuple(chosen)
+
+
+def _are_choices(choices: Any) -> bool:
+    return 0 < len(choices) <= MOST_CHOICES and all(isinstance(t, str) and t for t in choices)
 
 
 def schema_of(format_: Any) -> dict[str, Any] | None:
@@ -243,7 +255,8 @@ def _chunk(data: Mapping[str, Any]) -> str:
 
 def error(refused: Refused) -> dict[str, Any]:
     kind = "invalid_request_error" if refused.status < 500 else "server_error"
-    return {"error": {"message": str(refused), "type": kind, "code": refused.code, "param": None}}
+    said = {"message": str(refused), "type": kind, "code": refused.code, "param": refused.field}
+    return {"error": said}
 
 
 def _message(message: Any, where: str) -> AgentMessage:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from actors.dialects.chat_completions import bad
+from actors.dialects.chat_completions import bad, unsupported
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,8 @@ FIELDS: tuple[Field, ...] = (
           kind=(dict,)),
     *_row(Fate.HONOURED, ALL, "structured_outputs", kind=(dict,)),
     *_row(Fate.HONOURED, ALL, "structured_outputs.json", kind=(dict, str)),
-    *_row(Fate.HONOURED, ALL, "structured_outputs.choice guided_choice", kind=(list,)),
+    *_row(Fate.HONOURED, ALL, "structured_outputs.choice guided_choice", kind=(list,),
+          neutral=(None,)),
     *_row(Fate.HONOURED, ALL, "structured_outputs.json_object guided_json_object", kind=(bool,)),
     *_row(Fate.HONOURED, ALL, "guided_json", kind=(dict, str)),
     *_refused(ALL, "structured_outputs.regex structured_outputs.grammar "
@@ -215,11 +216,12 @@ def check(dialect: str, body: Mapping[str, Any]) -> None:
         field = known.get(name)
         if field is None and (other := _ELSEWHERE.get(name)) and other.asks(value):
             paths = " and ".join(PATHS[where] for where in other.where)
-            raise bad(f"{name}: a field of {paths}, not of {PATHS[dialect]}; leave it out here")
+            why = f"a field of {paths}, not of {PATHS[dialect]}; leave it out here"
+            raise unsupported(name, why)
         if field is None or not field.asks(value):
             continue
         if field.fate is Fate.REFUSED:
-            raise bad(f"{name}: not offered by this gateway; {field.instead}")
+            raise unsupported(name, f"not offered by this gateway; {field.instead}")
         if field.kind and type(value) not in field.kind:
             kinds = " or ".join(_JSON[kind] for kind in field.kind)
             raise bad(f"{name} is {value!r:.60}; it must be {kinds}")
@@ -230,7 +232,8 @@ _JSON = {str: "a text", list: "a list", dict: "an object", bool: "true or false"
 
 
 def overlooked(dialect: str, body: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the fields of a request that are not followed, and why. Unknown fields have ""."""
+    """Returns the fields of a request that are not followed, and why. The reason is "" for unknown
+    fields."""
     found = {}
     for name, value in _flat(dialect, body):
         field = _BY_DIALECT[dialect].get(name)
@@ -266,7 +269,8 @@ class FieldLog:
 
 
 def _flat(dialect: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a request; for an object whose fields are in the table, these too."""
+    """Yields the fields of a request. If the table lists an object's own fields, yields them as
+    well."""
     for name, value in body.items():
         yield name, value
         if name in _OBJECTS[dialect] and isinstance(value, dict):
@@ -275,7 +279,7 @@ def _flat(dialect: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def markdown() -> str:
-    """Returns the table of docs/agents.md: a row for each fate and each set of dialects."""
+    """Returns the table of docs/agents/gateway.md: a row for each fate and each set of dialects."""
     rows: dict[tuple[str, str], list[str]] = {}
     for fate in Fate:
         for field in FIELDS:

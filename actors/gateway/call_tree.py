@@ -17,10 +17,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors.dialects.chat_completions import AgentRequest
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments, tool_call
 from r3l.rollout.policy_interface import Sample
-from r3l.views.tape import TapedCall
+from r3l.views.tape import LONGEST_MISSED, TapedCall
 
 Block = tuple[AgentMessage, ...]
 Kind = tuple[str, tuple[str, ...]]
@@ -30,7 +31,8 @@ Kind = tuple[str, tuple[str, ...]]
 @dataclass(eq=False)
 class Node:
     """One call. `messages`: the messages that the call adds. `given`: the token ids between the
-    parent's reply and this call's reply."""
+    parent's reply and this call's reply. `heard`: the numbers of the calls whose replies the agent
+    had received before it made this call. `asked`: the request, without its messages."""
 
     parent: Node | None
     messages: Block
@@ -41,7 +43,9 @@ class Node:
     reply: AgentMessage = field(default_factory=dict)  # empty until it is sampled
     finish: str = ""
     stop: str = ""  # the stop text that ended the reply
-    untrained: bool = False  # a grammar shaped the reply, or the agent asked for this
+    untrained: str = ""  # grammar or asked (r3l.views.tape.UNTRAINED), if never trained
+    missed: tuple[int, ...] = ()  # a free reply that did not fit the request, so was not the answer
+    heard: frozenset[int] = frozenset()
     seen: bool = False  # the agent received the reply
     taped: bool = False  # the reply comes from an earlier attempt
     guided: tuple[int, ...] = ()  # read in place of `given` in a call with guidance
@@ -50,6 +54,7 @@ class Node:
     began: float = 0.0  # seconds after the attempt's start
     seconds: float = 0.0
     arguments: str = "{}"  # of the chat template, as JSON
+    asked: AgentRequest | None = None
 
     def chain(self) -> list[Node]:
         """Returns the calls from the root to this one."""
@@ -107,6 +112,7 @@ class CallTree:
     def add(self, node: Node) -> None:
         """Adds the next node."""
         assert node.number == len(self.nodes)  # no other node was added since it was made
+        node.heard = frozenset(each.number for each in self.nodes if each.seen)
         self.nodes.append(node)
 
     def branches_with(self, node: Node) -> int:
@@ -165,26 +171,34 @@ class CallTree:
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
         """Makes a tape of all calls. `conversations`: the index of each call's conversation in the
-        record. `known`: the calls that are trained in another attempt."""
+        record; without it, all that the agent received count as recorded. `known`: the calls that
+        are trained in another attempt."""
+        seen = {node: -1 for node in self.nodes if node.seen}
+        places = seen if conversations is None else conversations
         return [
-            TapedCall(
-                dialect=node.dialect,
-                request_hash=node.request_hash,
-                parent=-1 if node.parent is None else node.parent.number,
-                messages=node.messages,
-                reply=node.reply,
-                finish=node.finish,
-                stop=node.stop,
-                tools=node.kind[1],
-                began=node.began,
-                seconds=node.seconds,
-                tokens=len(node.sample.token_ids) if node.sample else 0,
-                read=len(node.context()),
-                conversation=(conversations or {}).get(node, -1),
-                trained=node.seen and not node.untrained and node not in known,
-            )
+            self._taped(node, places.get(node, -1), _untrained(node, places, known))
             for node in self.nodes
         ]
+
+    def _taped(self, node: Node, conversation: int, untrained: str) -> TapedCall:
+        return TapedCall(
+            dialect=node.dialect,
+            request_hash=node.request_hash,
+            parent=-1 if node.parent is None else node.parent.number,
+            messages=node.messages,
+            reply=node.reply,
+            finish=node.finish,
+            stop=node.stop,
+            tools=node.kind[1],
+            began=node.began,
+            seconds=node.seconds,
+            tokens=len(node.sample.token_ids) if node.sample else 0,
+            read=len(node.context()),
+            conversation=conversation,
+            trained=not untrained,
+            untrained=untrained,
+            missed=self.chat.chat.text(node.missed)[:LONGEST_MISSED] if node.missed else "",
+        )
 
     def replied(self, message: AgentMessage) -> bool:
         """Whether a message is a whole reply of the policy in this attempt."""
@@ -218,6 +232,17 @@ class CallTree:
         # Equal conversations may be sampled more than once: the agent's ids tell them apart.
         best = max(reversed(front), key=lambda node: _likeness(node, earlier))
         return best, new if best is not None else messages
+
+
+def _untrained(node: Node, recorded: Collection[Node], known: Collection[Node]) -> str:
+    """Returns why the reply to a call is not trained: a key of UNTRAINED, or "" if it is."""
+    if node in known:
+        return "base"
+    if node.untrained or node in recorded:
+        return node.untrained
+    if node.sample is None:
+        return "no_reply"
+    return "side" if node.seen else "unseen"
 
 
 def system_of(messages: Sequence[AgentMessage]) -> str:

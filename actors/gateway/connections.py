@@ -53,7 +53,8 @@ class CountedLog:
 
 
 class Connections:
-    """The connections of a gateway. `count`: counts one that is closed for a limit."""
+    """The connections of a gateway. `count`: called for each connection that is closed because of a
+    limit."""
 
     def __init__(self, count: Callable[[], None]) -> None:
         self.lines, self.most = CountedLog(count), most_connections()
@@ -63,7 +64,7 @@ class Connections:
 
     @property
     def protocol(self) -> Any:
-        """What makes the connections of a server, in the place of a class of uvicorn's."""
+        """Makes a server's connections, in place of uvicorn's class."""
         return partial(LimitedConnection, self)
 
     async def sweep(self) -> None:

@@ -1,6 +1,7 @@
 """The grammar of a reply: tool calls that a request forces, the shape it asks for, or either.
 
-A reply under a grammar is read and not trained. xgrammar's formats are described by JSON:
+A reply under a grammar is read and not trained. So a reply is sampled freely first, and under its
+grammar only if it is neither (`is_answer`). xgrammar's formats are described by JSON:
 https://xgrammar.mlc.ai/docs/structural_tag/structural_tag_format.html
 """
 
@@ -9,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.dialects.chat_completions import AgentRequest
-from actors.gateway.parsers import ReplyReader
+from actors.gateway.parsers import Reply, ReplyReader
+from actors.grammars.schema_fit import fits
 from r3l.errors import UserError
+from r3l.rollout.agent_chat import Tool
 
 Format = dict[str, Any]
 
@@ -33,36 +36,46 @@ def grammar_of(reader: ReplyReader, request: AgentRequest) -> dict[str, Any]:
     return {"structural_tag": _tag({"type": "or", "elements": [_tight(calls), _tight(shape)]})}
 
 
+def is_answer(request: AgentRequest, reply: Reply) -> bool:
+    """Whether a free reply to a request with a grammar is what the request asks for: an allowed
+    tool call, or else the shape. The arguments of a forced call must fit its tool. If the request
+    names a shape, a call comes without text: clients read any text as the shape."""
+    forced = request.choice not in ("auto", "none")
+    shaped = request.json_schema is not None or bool(request.choices)
+    if reply.broken or (reply.calls and shaped and reply.text.strip()):
+        return False
+    if reply.calls and forced:
+        shapes = {tool["function"]["name"]: tool["function"].get("parameters") or {}
+                  for tool in allowed_tools(request)}  # fmt: skip
+        made = [call["function"] for call in reply.calls]
+        return all(
+            call["name"] in shapes and fits(call["arguments"], shapes[call["name"]])
+            for call in made
+        )
+    if reply.calls or forced:
+        return bool(reply.calls)
+    if request.choices:
+        return reply.text in request.choices
+    return fits(reply.text, request.json_schema)
+
+
+def allowed_tools(request: AgentRequest) -> tuple[Tool, ...]:
+    """Returns the tools that a request allows."""
+    if not isinstance(request.choice, dict):
+        return request.tools
+    name = request.choice["function"]["name"]
+    return tuple(tool for tool in request.tools if tool["function"]["name"] == name)
+
+
 def _calls(reader: ReplyReader, request: AgentRequest) -> Format:
     """Returns the format of the calls that a request allows."""
-    tools = request.tools
-    if isinstance(request.choice, dict):
-        name = request.choice["function"]["name"]
-        tools = tuple(tool for tool in tools if tool["function"]["name"] == name)
-    calls = reader.format_of_calls(tools, parallel=request.parallel)
+    calls = reader.format_of_calls(allowed_tools(request), parallel=request.parallel)
     if calls is None:
         raise UserError(
             f"tools and a shape, or a forced call: the tool parser {reader.tool_parser} has no "
             "grammar of its calls; ask for the shape with tool_choice none, and for calls with auto"
         )
     return calls
-
-
-def parts_of(tag: str) -> tuple[Format | None, Format | None]:
-    """Returns the formats of (tool calls, the shape) that a structural tag allows; None for a part
-    that it does not allow."""
-    whole = json.loads(tag)["format"]
-    if _is_shape(whole):
-        return None, whole
-    either: list[Format] = whole.get("elements", []) if whole["type"] == "or" else []
-    if len(either) == 2 and _is_shape(either[1]):
-        return either[0], either[1]
-    return whole, None
-
-
-def _is_shape(format_: Format) -> bool:
-    texts = [element["type"] == "const_string" for element in format_.get("elements", ())]
-    return format_["type"] == "json_schema" or (format_["type"] == "or" and all(texts))
 
 
 def _shape(request: AgentRequest) -> Format | None:

@@ -1,4 +1,5 @@
-"""Handles requests for other models than the policy: calls the model's server, records the answer.
+"""Decides what answers the name of a model: the policy, trained or not, or another server. Calls
+that server and records its answer.
 
 Passes on only the headers in FORWARDED, because other headers may hold the attempt's key. The
 policy is never trained on the answers.
@@ -16,7 +17,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from actors.dialects.chat_completions import Refused
+from actors.dialects.chat_completions import MODEL, Refused
 from actors.dialects.dialects import MESSAGES, Dialect
 from actors.gateway.recorded_call import hash_of_passed
 from actors.gateway.session import MOST_CALLS, Session
@@ -41,7 +42,7 @@ class OtherModels:
                     f"actor.agent.models: {pattern}: the environment variable {server.key} is not "
                     "set; set it to the server's API key"
                 )
-        if not all(is_near(server.url) for server in servers.values()):
+        if not all(server.is_policy or is_near(server.url) for server in servers.values()):
             try:
                 assert self.client
             except (ImportError, ValueError) as error:
@@ -62,8 +63,21 @@ class OtherModels:
 
     def server_of(self, body: Mapping[str, Any]) -> ModelServer | None:
         """Returns the server of the model that a request names, or None for the policy."""
-        if not (name := str(body.get("model") or "")):
-            return None
+        server = self._decided(str(body.get("model") or ""))
+        return None if server is None or server.is_policy else server
+
+    def policy_of(self, body: Mapping[str, Any]) -> str:
+        """Returns MODEL or UNTRAINED for a request to the policy, or the name of the model if
+        neither r3l nor a setting decides what it is."""
+        name = str(body.get("model") or "")
+        server = self._decided(name)
+        return (name or MODEL) if server is None else server.url
+
+    def _decided(self, name: str) -> ModelServer | None:
+        """Returns what the settings have for the name of a model, or None: its own entry, or else
+        that of the first pattern which matches."""
+        if not name or name in self.servers:
+            return self.servers.get(name)
         return next((s for pattern, s in self.servers.items() if fnmatchcase(name, pattern)), None)
 
     async def answer(

@@ -24,7 +24,7 @@ from actors.gateway.call_tree import Node, canonical
 from r3l.errors import ReplayDiverged
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.policy_interface import Sample
-from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
+from r3l.views.tape import BY_REQUEST, WHOLE, TapedCall, difference, messages_of, without
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class RecordedCall:
         node.finish, node.stop = self.call.finish, self.call.stop
         if self.sample is not None:  # otherwise, the call after the reply opens a conversation
             node.given, node.sample = self.given, self.sample
+        if self.call.untrained in BY_REQUEST:
+            node.untrained = self.call.untrained
+        elif self.sample is not None:
+            node.untrained = ""
 
 
 class TapePlayer(ABC):
@@ -94,7 +98,7 @@ class ContinuingPlayer(TapePlayer):
     def _fits(self, number: int, node: Node) -> bool:
         call = self.calls[number]
         if self.recorded[number].sample is None:
-            return bool(call.reply) and node.untrained
+            return bool(call.reply) and (call.untrained in BY_REQUEST or bool(node.untrained))
         parent = self._nodes.get(call.parent)
         return bool(call.reply) and node.parent is parent and (parent is None) == (call.parent < 0)
 

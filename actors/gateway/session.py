@@ -7,6 +7,9 @@ request ─► repeats an earlier request? ── yes ─► the earlier request
                                                        │ no
                                                        ▼
                                                 policy.sample ─► reply
+                                                       │ does not fit the shape that is asked for
+                                                       ▼
+                                                policy.sample under a grammar ─► reply, not trained
 """
 
 import asyncio
@@ -16,11 +19,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from actors.dialects.chat_completions import AgentRequest, Answer, Refused, bad, too_deep, write
 from actors.gateway.call_tree import CallTree, Kind, Node
-from actors.gateway.grammars import grammar_of
+from actors.gateway.grammars import grammar_of, is_answer
 from actors.gateway.open_requests import Gone, OpenRequest, OpenRequests
 from actors.gateway.parsers import Reply, ReplyReader
 from actors.gateway.passed_calls import Message, PassedCalls
@@ -43,7 +46,7 @@ from r3l.views.tape import TapedCall, without
 log = logging.getLogger(__name__)
 
 MOST_CALLS = 256
-MOST_BRANCHES = 64
+MOST_CONVERSATIONS = 64
 MOST_REFUSED = 16
 """Refused grammars of an attempt; the next one is not even tried, which takes time."""
 MOST_LOGGED = 20
@@ -59,9 +62,11 @@ class Session:
     `shown`: what the agent may see of its task. `graded`: a grader gives the reward, so that a
     result which the agent posts ends the attempt and is not its reward.
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
-    progress before the agent gets the reply. `restored`: set once a retry's world is put back or
-    the attempt ends. `ended`: set once no further call is answered. `full`: whether the context of
-    a call was full. `passed`: the calls to other models and MCP servers.
+    progress before the agent gets the reply. `shapes`: actor.agent.shapes. `restored`: set once a
+    retry's world is put back or the attempt ends. `ended`: set once no further call is answered.
+    `full`: whether the context of a call was full. `passed`: the calls to other models and MCP
+    servers. `names`: the names by which the policy was asked, the name policy for all that the
+    settings decide about.
     """
 
     policy: Policy
@@ -77,6 +82,7 @@ class Session:
     at_call: Callable[[Node], Awaitable[None]] | None = None
     answer_mcp: AnswerMcp | None = None
     graded: bool = False
+    shapes: Literal["free_first", "grammar"] = "free_first"
     shown: dict[str, Any] = field(init=False)
     restored: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -94,6 +100,7 @@ class Session:
         self.open_requests = self.held = 0
         """How many requests are read or not answered yet, and their bytes."""
         self.refused_grammars = 0
+        self.names = set[str]()
         self._requests = OpenRequests()
 
     def sampling(
@@ -152,9 +159,12 @@ class Session:
 
     @property
     def pivot(self) -> Node:
-        """The call at which a retry starts to sample: the tape's pivot, or else the first call."""
-        reached = self.tape.pivot_node if isinstance(self.tape, RetryPlayer) else None
-        return reached or self.tree.nodes[0]
+        """The call at which a retry starts to sample: the tape's pivot, or else the first call with
+        guidance, or else the first call."""
+        if isinstance(self.tape, RetryPlayer) and (reached := self.tape.pivot_node):
+            return reached
+        guided = (node for node in self.tree.nodes if node.guided)
+        return next(guided, self.tree.nodes[0])
 
     def check_open(self) -> None:
         """Raises Refused if the attempt has ended."""
@@ -196,11 +206,15 @@ class Session:
             if request.begun:
                 self._check_begun(request.messages[-1])
             node = self.place(request, ready)
-            if self.tree.branches_with(node) > MOST_BRANCHES:
+            if self.tree.branches_with(node) > MOST_CONVERSATIONS:
                 raise Refused(
-                    400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
+                    400,
+                    "too_many_conversations",
+                    f"at most {MOST_CONVERSATIONS} conversations are allowed",
                 )
-            node.untrained = constrained or not request.trained
+            shaped = "grammar" if constrained and self.shapes == "grammar" else ""
+            node.untrained = shaped if request.trained else "asked"
+            node.asked = replace(request, messages=())
             node.dialect, node.began = dialect, time.monotonic() - self.began
             node.request_hash = hash_of_request(request, self.ignore)
             recorded = self.tape and self.tape.take(node.request_hash, request, node)
@@ -220,8 +234,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _check_begun(self, last: AgentMessage) -> None:
-        """Raises UserError for a last message that is the beginning of a reply: one that the policy
-        has not finished itself in this attempt."""
+        """Raises UserError if the last message is the beginning of a reply. It is not if the policy
+        finished that reply in this attempt."""
         if not self.tree.replied(last):
             raise UserError(
                 "messages: the last one is a reply that the agent has begun, which this gateway "
@@ -260,12 +274,12 @@ class Session:
 
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
         context, began = node.context(guided=True), time.monotonic()
-        if params.json_schema is not None or params.structural_tag is not None:
+        if _has_grammar(params):
             await self._check_grammar(request, params)
         try:
-            sampling = self.policy.sample(context, params)
+            sampling = self._sampled(node, request, params, context)
             world = self.at_call(node) if self.at_call else asyncio.sleep(0)
-            sample, _ = await asyncio.gather(sampling, world)
+            (sample, reply), _ = await asyncio.gather(sampling, world)
         except EngineDead as error:
             self.fail(error)
             raise Refused(503, "engine_replaced", "a new engine is started; ask again") from error
@@ -277,7 +291,8 @@ class Session:
         self.full = self.full or sample.finish_reason == "overflow"
         if not sample.token_ids:
             raise self.too_long(f"the messages have {len(context)} tokens")
-        sample, reply = self._read(sample, request, node, params)
+        self.metrics.agent["with_tools"] += bool(request.tools) and request.choice != "none"
+        self.metrics.agent["tools_called"] += bool(reply.calls)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
         node.stop = reply.stop
@@ -287,15 +302,34 @@ class Session:
         read = len(node.context())  # without guidance, which the agent must not notice
         return _written(node, read, len(sample.token_ids))
 
+    async def _sampled(
+        self, node: Node, request: AgentRequest, params: SampleParams, context: list[int]
+    ) -> tuple[Sample, Reply]:
+        """Samples a reply. If the request has a grammar and the reply may be trained, samples it
+        freely first, and once more under the grammar if that is no answer to the request."""
+        counts, shaped = self.metrics.agent, _has_grammar(params) and request.trained
+        counts["shapes_asked"] += shaped
+        if shaped and self.shapes == "free_first":
+            free = replace(params, json_schema=None, structural_tag=None)
+            sample = await self.policy.sample(context, free)
+            sample, reply = self._read(sample, request, node, free)
+            if is_answer(request, reply) or not sample.token_ids:
+                return sample, reply
+            node.missed, node.untrained = sample.token_ids, "grammar"
+        counts["shapes_missed"] += shaped
+        sample = await self.policy.sample(context, params)
+        return self._read(sample, request, node, params)
+
     def _read(
         self, sample: Sample, request: AgentRequest, node: Node, params: SampleParams
     ) -> tuple[Sample, Reply]:
         """Reads a reply. If it has several tool calls and one is allowed, cuts it after the first,
         so that the calls cut off are neither answered nor trained."""
         ids, tools, arguments = sample.token_ids, request.tools, node.arguments
-        shaped = params.json_schema is not None or params.structural_tag is not None
+        shaped = _has_grammar(params)
+        choice = request.choice if shaped or request.choice == "none" else "auto"
         read = partial(self.reader.read, tools=tools, arguments=arguments, shaped=shaped)
-        reply = read(ids, choice=request.choice, stop=params.stop)
+        reply = read(ids, choice=choice, stop=params.stop)
         if request.parallel or len(reply.calls) < 2:
             return sample, reply
         if (n := self.reader.first_call(ids, tools, arguments)) is None:
@@ -303,7 +337,7 @@ class Session:
         kept = replace(
             sample, token_ids=ids[:n], logprobs=sample.logprobs[:n], finish_reason="stop"
         )
-        return kept, read(kept.token_ids, choice=request.choice)
+        return kept, read(kept.token_ids, choice=choice)
 
     async def _check_grammar(self, request: AgentRequest, params: SampleParams) -> None:
         """Raises Refused if the engine cannot follow the grammar of a request."""
@@ -337,6 +371,10 @@ class Session:
         """Ends the attempt with an error. Keeps the first of several errors."""
         self.problem = self.problem or error
         self.end()
+
+
+def _has_grammar(params: SampleParams) -> bool:
+    return params.json_schema is not None or params.structural_tag is not None
 
 
 def _written(node: Node, read: int, sampled: int) -> Answer:

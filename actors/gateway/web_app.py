@@ -4,7 +4,8 @@
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
 KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`. If a
-client sends two keys, one of them must be the attempt's.
+client sends two keys, one of them must be the attempt's. Any other path or method gets 404 or 405,
+which names what is offered.
 """
 
 import asyncio
@@ -20,16 +21,27 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.dialects.chat_completions import MODEL, AgentRequest, Answer, Refused, bad, too_deep
+from actors.dialects.chat_completions import (
+    MODEL,
+    UNTRAINED,
+    AgentRequest,
+    Answer,
+    Refused,
+    bad,
+    too_deep,
+)
 from actors.dialects.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.dialects.fields import FieldLog
 from actors.gateway.address import check_certificate, listen, reached_at
+from actors.gateway.asked_names import AskedNames
 from actors.gateway.connections import Connections
 from actors.gateway.other_models import OtherModels
+from actors.gateway.refused_requests import RefusedRequests
 from actors.gateway.request_limits import RequestReader, check_values
 from actors.gateway.session import Session
 
@@ -41,11 +53,13 @@ MOST_OPEN = 512
 KEEP_ALIVE_S = 15.0
 """Seconds between the comment lines that keep a stream open."""
 END_S = 2.0
+OFFERED = f"POST {', '.join(DIALECTS)} and GET /v1/models"
+"""The answer to a request for any other path names this."""
 
 
 class WebApp:
     """Serves `sessions`, keyed by secret key. `others`: the other models that agents may ask.
-    `counts`: the actor's counts of what agents do."""
+    `counts`: the actor's counts of what agents do. `refused`: the latest refused requests."""
 
     def __init__(
         self,
@@ -54,7 +68,7 @@ class WebApp:
         counts: Counter[str] | None = None,
     ) -> None:
         self.sessions, self.others = sessions, others or OtherModels({})
-        self.fields = FieldLog()
+        self.fields, self.names, self.refused = FieldLog(), AskedNames(), RefusedRequests()
         self.counts = Counter[str]() if counts is None else counts
         self.reader = RequestReader()
         routes = [
@@ -66,6 +80,7 @@ class WebApp:
         ]
         handlers = {
             Refused: self._refusal,
+            HTTPException: self._not_offered,
             RecursionError: self._too_deep,
             Exception: self._failure,
         }
@@ -119,16 +134,19 @@ class WebApp:
 
     async def _call(self, request: Request) -> Response:
         session = self._session(request)
-        async with _held(session, request) as raw:
+        async with _read_body(session, request) as raw:
             return await self._answered(session, request, raw)
 
     async def _answered(self, session: Session, request: Request, raw: bytes) -> Response:
         dialect, body = DIALECTS[request.scope["path"]], _parsed(raw, finite=True)
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
+        name = self.others.policy_of(body)
+        named = body | {"model": name} if name in (MODEL, UNTRAINED) else body
         asked, ready = await self.reader.read(
-            session, raw, body, dialect.name, partial(request_of, dialect)
+            session, raw, named, dialect.name, partial(request_of, dialect)
         )
+        self.names.note(session, name)
         self._note(session, dialect, body, asked)
         body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         sampling = session.sampling(
@@ -193,7 +211,7 @@ class WebApp:
 
     async def _result(self, request: Request) -> Response:
         session = self._session(request)
-        async with _held(session, request) as raw:
+        async with _read_body(session, request) as raw:
             session.finish(_parsed(raw))
         return JSONResponse({"graded": True} if session.graded else {})
 
@@ -202,7 +220,7 @@ class WebApp:
         session = self._session_of(given["key"])
         answer = session.answer_mcp
         assert answer is not None  # it is set before the agent starts
-        async with _held(session, request) as raw:
+        async with _read_body(session, request) as raw:
             reply = await answer(given["name"], _parsed(raw), request.headers)
         if reply is None:
             return Response(status_code=202)
@@ -212,13 +230,24 @@ class WebApp:
     async def _refusal(self, request: Request, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
         self.counts["refused"] += 1
-        dialect = DIALECTS.get(request.url.path, CHAT)
+        name = f"{request.method} {_shown_path(request)}"
+        self.refused.add(self._key(request), name, f"{refused.status}: {refused}")
+        dialect = _nearest_dialect(request.url.path)
         headers = {
             503: {"retry-after": "1"},
             429: {"retry-after": "1", "connection": "close"},  # its rest is not read
             413: {"connection": "close"},
         }.get(refused.status, {})
         return JSONResponse(dialect.error(refused), refused.status, headers)
+
+    async def _not_offered(self, request: Request, error: Exception) -> Response:
+        """Answers a request to a path, or with a method, that the gateway does not offer."""
+        assert isinstance(error, HTTPException)
+        why = (
+            f"{request.method} {_shown_path(request)} is not offered; this gateway offers {OFFERED}"
+            ", so OPENAI_BASE_URL ends with /v1 and ANTHROPIC_BASE_URL does not"
+        )
+        return await self._refusal(request, Refused(error.status_code, "not_found_error", why))
 
     async def _too_deep(self, request: Request, _: Exception) -> Response:
         return await self._refusal(request, too_deep())
@@ -228,16 +257,32 @@ class WebApp:
         fault = Refused(500, "gateway_fault", f"the gateway failed: {type(error).__name__}")
         return await self._refusal(request, fault)
 
-    def _session(self, request: Request) -> Session:
+    def _key(self, request: Request) -> str:
+        """Returns the attempt's key that a request carries, or "" if it has none."""
         given = request.headers.getlist
         keys = [value.partition(" ")[2] for value in given("authorization")] + given("x-api-key")
-        return self._session_of(next((key for key in keys if key in self.sessions), ""))
+        return next((key for key in keys if key in self.sessions), "")
+
+    def _session(self, request: Request) -> Session:
+        return self._session_of(self._key(request))
 
     def _session_of(self, key: str) -> Session:
         session = self.sessions.get(key)
         if session is None:
             raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
         return session
+
+
+def _shown_path(request: Request) -> str:
+    """Returns a request's path as it may be shown: without the key of an MCP server's path."""
+    path = request.url.path
+    return "/mcp/…" if path.startswith("/mcp/") else f"{path:.100}"
+
+
+def _nearest_dialect(path: str) -> Dialect:
+    """Returns the dialect of a path, or of a path that ends as its path does."""
+    ends = ((known.removeprefix("/v1"), dialect) for known, dialect in DIALECTS.items())
+    return next((dialect for end, dialect in ends if path.endswith(end)), CHAT)
 
 
 def _repeats(request: Request) -> bool:
@@ -259,7 +304,7 @@ def _gone(request: Request) -> bool:
 
 
 @asynccontextmanager
-async def _held(session: Session, request: Request) -> AsyncIterator[bytes]:
+async def _read_body(session: Session, request: Request) -> AsyncIterator[bytes]:
     """Reads a request's body and yields it. Raises Refused if the body is too long, or if too much
     of the attempt is unanswered. Counts the body as unanswered in the block."""
     body, held = bytearray(), 0

@@ -81,7 +81,7 @@ class GrammarCheck:
             return
         async with helper.turn:
             if name not in self.known:
-                why = await helper.tried(kind, text, cpu_s)
+                why = await helper.try_grammar(kind, text, cpu_s)
                 if cpu_s == CPU_S or why != too_slow(cpu_s):
                     self._remember(name, why)
 

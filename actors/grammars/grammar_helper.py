@@ -30,13 +30,13 @@ class GrammarHelper:
     process: subprocess.Popen[str] | None = field(default=None, init=False)
     answered: bool = field(default=False, init=False)
 
-    async def tried(self, kind: str, text: str, cpu_s: int) -> str:
-        """Has a grammar tried in at most `cpu_s` seconds of CPU time. Returns why it is refused, or
-        "". Raises EngineFailed if the process fails."""
+    async def try_grammar(self, kind: str, text: str, cpu_s: int) -> str:
+        """Lets the helper process try a grammar for at most `cpu_s` seconds of CPU time. Returns
+        why the grammar is refused, or "" if it is not. Raises EngineFailed if the process fails."""
         job = {"kind": kind, "text": text, "cpu_s": cpu_s}
         try:
             async with asyncio.timeout(LIMIT_S):
-                return await asyncio.to_thread(self._asked, job)
+                return await asyncio.to_thread(self._ask, job)
         except (TimeoutError, OSError, ValueError, KeyError) as error:
             raise EngineFailed(
                 f"the process that tries grammars failed ({error!r:.200}); the next request with a "
@@ -58,7 +58,7 @@ class GrammarHelper:
     def _ready(self) -> bool:
         return self.process is not None and self.answered
 
-    def _asked(self, job: dict[str, Any]) -> str:
+    def _ask(self, job: dict[str, Any]) -> str:
         """Gives the process a job; starts one if there is none. Runs in a thread, which ends when
         the process is killed."""
         self.answered = False

@@ -41,6 +41,13 @@ class StagedWeights:
         """The file's path for other processes on this host. It is valid while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
+    def copy(self) -> StagedWeights:
+        """Copies the set to memory of its own."""
+        copy = StagedWeights(self.layout, self.origin)
+        copy.versions = self.versions.copy()
+        copy._bytes[:] = self._bytes
+        return copy
+
     def missing(self, manifest: Manifest) -> list[int]:
         """Returns the chunks that do not have the manifest's version."""
         return [i for i, version in enumerate(self.versions) if version != manifest.version]

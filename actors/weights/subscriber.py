@@ -8,40 +8,36 @@ bytes survive a broken connection, and the publisher is asked to keep the versio
 """
 
 import asyncio
-import itertools
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import zmq
 import zmq.asyncio
 from xxhash import xxh3_64_intdigest
 
 from actors.weights.chunk_ranges import ChunkRange, ChunkRanges, CompleteChunk, RangeSize
+from actors.weights.link import REQUESTS_IN_FLIGHT, Link
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire import curve_keys
-from buffer.wire.sockets import new_socket
-from r3l.codec import pack, unpack
-from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
+from r3l.codec import unpack
+from r3l.errors import PublisherUnavailable, RecordError, WeightsError
 from r3l.run.actor_metrics import ActorMetrics
-from r3l.run.process.endpoints import check_endpoint
-from r3l.run.process.memory import private_bytes
+from r3l.run.process.endpoints import PORTS, check_endpoint
+from r3l.weights.keyed_sums import KEY_BYTES
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)
 
-REQUESTS_IN_FLIGHT = 4
-"""The most range requests that wait for a reply at the same time."""
 STAGING = 2
 """The most chunks that are checked and staged at the same time."""
-LOOK_S = 0.05
-"""Seconds between two checks of this process's memory while it waits for a reply."""
-REPLY_MEMORY = 256 << 20
-"""Bytes that this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
+BULK_FAILED = ("no_reply", "forged", "malformed", "refused", "too_large")
+"""Causes after which chunks are fetched over the encrypted connection for BULK_AGAIN_S seconds."""
+BULK_AGAIN_S = 60.0
 LATE_S = 10.0
 """A fetch that has taken this many seconds asks the publisher to keep the version."""
 
@@ -69,18 +65,19 @@ class WeightSubscriber:
         self.staged: StagedWeights | None = None
         self._ranges, self._range_size = ChunkRanges(), RangeSize()
         self._late = False  # whether versions are replaced sooner than this link carries one
-        self._keys = curve_keys.load(curve_keys.ClientKeys, keys) if keys else None
-        self._rids = itertools.count()
+        secrets = curve_keys.load(curve_keys.ClientKeys, keys) if keys else None
         self._context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket | None = None
+        self._link = Link(self._context, endpoint, timeout_s, keys=secrets)
+        self._bulk: Link | None = None
+        self._bulk_again_at = 0.0
 
     async def latest(self) -> Manifest | None:
         """Returns the newest manifest, or None if the engine is up to date. Raises
         PublisherUnavailable, WeightsError."""
         origin, have = self.loaded or ("", UNKNOWN)
         try:
-            rid = await self._send({"op": "latest", "origin": origin, "have": have})
-            header, payload = await self._receive()
+            rid = await self._link.send({"op": "latest", "origin": origin, "have": have})
+            header, payload = await self._link.receive()
             if header.get("rid") != rid:
                 raise WeightsError("weights: got the reply to another request", cause="out_of_step")
         except BaseException:
@@ -93,6 +90,8 @@ class WeightSubscriber:
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
         self._late = self._late and manifest is not None
+        if manifest is not None:
+            self._learn_of_bulk(header)
         if manifest is not None and manifest.layout.total_bytes > self.set_limit:
             raise WeightsError(
                 f"weights {manifest.version}: the set has {manifest.layout.total_bytes} bytes; "
@@ -105,15 +104,16 @@ class WeightSubscriber:
         """Stages the missing chunks of a set. After a failure, the next fetch of the version
         continues where this one stopped. Raises WeightsError if a chunk is damaged or no longer
         served, and PublisherUnavailable if no bytes arrive."""
-        staged, began = self._stage(manifest), time.monotonic()
+        staged, began = self.stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
         staging: set[asyncio.Task[None]] = set()
+        link = self._for_chunks()
         try:
-            await self._request_more(staged, manifest, requested)
+            await self._request_more(staged, manifest, requested, link)
             while requested:
                 asked = time.monotonic()
-                header, payload = await self._receive()
+                header, payload = await link.receive()
                 self._late = self._late or time.monotonic() > began + LATE_S
                 wanted = requested.pop(header.get("rid", UNKNOWN), None)
                 self._check_reply(header, manifest, wanted)
@@ -126,7 +126,7 @@ class WeightSubscriber:
                 self._range_size.received(wanted, nbytes, time.monotonic() - asked)
                 have = staged.versions[wanted.chunk]
                 complete = self._ranges.add(wanted, have, header, payload)
-                await self._request_more(staged, manifest, requested)
+                await self._request_more(staged, manifest, requested, link)
                 if complete is not None:
                     await _until_fewer(staging, STAGING)
                     store = asyncio.to_thread(self._store, staged, manifest, complete)
@@ -136,25 +136,41 @@ class WeightSubscriber:
             self.disconnect()  # replies under way must not reach the next request
             if isinstance(error, PublisherUnavailable):
                 self._range_size.stalled()
+            if link is self._bulk and getattr(error, "cause", "") in BULK_FAILED:
+                self._bulk_again_at = time.monotonic() + BULK_AGAIN_S
             raise
         finally:  # threads cannot be cancelled
             await asyncio.gather(*staging, return_exceptions=True)
         return staged
 
-    def disconnect(self) -> None:
-        """Closes the connection; the next request opens a new one."""
-        if self._socket is not None:
-            self._socket.close(linger=0)
-            self._socket = None
+    @asynccontextmanager
+    async def bring(self, manifest: Manifest) -> AsyncIterator[str]:
+        """Fetches a set and yields the path of its file. Raises WeightsError as `fetch` does."""
+        yield (await self.fetch(manifest)).path
 
-    def close(self) -> None:
-        self.disconnect()
-        self._context.destroy(linger=0)
+    @property
+    def bulk_key(self) -> bytes | None:
+        """The key of keyed checksums, if the publisher has said one."""
+        return self._bulk.key if self._bulk is not None else None
+
+    def forget(self) -> None:
+        """Frees the staged set."""
         if self.staged is not None:
             self.staged.close()
             self.staged = None
 
-    def _stage(self, manifest: Manifest) -> StagedWeights:
+    def disconnect(self) -> None:
+        """Closes the connections; the next request opens a new one."""
+        self._link.disconnect()
+        if self._bulk is not None:
+            self._bulk.disconnect()
+
+    def close(self) -> None:
+        self.disconnect()
+        self._context.destroy(linger=0)
+        self.forget()
+
+    def stage(self, manifest: Manifest) -> StagedWeights:
         """Returns the staged set to fill. Forgets chunks that came from another publisher."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
@@ -185,7 +201,11 @@ class WeightSubscriber:
             raise WeightsError("weights: got the reply to another request", cause="out_of_step")
 
     async def _request_more(
-        self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
+        self,
+        staged: StagedWeights,
+        manifest: Manifest,
+        requested: dict[int, ChunkRange],
+        link: Link,
     ) -> None:
         """Asks for missing ranges until REQUESTS_IN_FLIGHT requests are waiting for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
@@ -201,66 +221,30 @@ class WeightSubscriber:
                 "size": wanted.size,
                 "keep": self._late,
             }
-            requested[await self._send(request)] = wanted
+            requested[await link.send(request)] = wanted
 
-    async def _send(self, request: dict[str, Any]) -> int:
-        if self._socket is None:
-            self._socket = self._connect()
-        rid = next(self._rids)
-        try:
-            await self._socket.send(pack(request | {"rid": rid}))
-        except zmq.Again:
-            raise PublisherUnavailable(
-                f"weights {self.endpoint}: a request could not be sent", cause="no_reply"
-            ) from None
-        return rid
+    def _learn_of_bulk(self, header: dict[str, Any]) -> None:
+        """Notes where chunks are served with keyed checksums, if the publisher says so."""
+        wanted: tuple[str, bytes] | None = None
+        match header.get("bulk"):
+            case {"port": int(port), "key": bytes(key)} if (
+                self._link.encrypted  # else the key was no secret
+                and port in PORTS
+                and len(key) == KEY_BYTES
+            ):
+                wanted = f"{self.endpoint.rpartition(':')[0]}:{port}", key
+        if self._bulk is not None and (self._bulk.endpoint, self._bulk.key) != wanted:
+            self._bulk.disconnect()
+            self._bulk = None
+        if self._bulk is None and wanted is not None:
+            endpoint, key = wanted
+            self._bulk = Link(self._context, endpoint, self.timeout_s, key=key)
 
-    def _connect(self) -> zmq.asyncio.Socket:
-        socket: zmq.asyncio.Socket = new_socket(
-            self._context,
-            zmq.DEALER,
-            RCVHWM=2 * REQUESTS_IN_FLIGHT,
-            MAXMSGSIZE=MANIFEST_LIMIT,  # of a frame
-            RECONNECT_IVL=50,
-            RECONNECT_IVL_MAX=1000,
-            IPV6="[" in self.endpoint,
-        )
-        if self._keys is not None:
-            curve_keys.present(socket, self._keys)
-        socket.connect(self.endpoint)
-        return socket
-
-    async def _receive(self) -> tuple[dict[str, Any], list[memoryview]]:
-        assert self._socket is not None
-        await self._await_reply(self._socket)
-        frames = await self._socket.recv_multipart(copy=False)
-        try:
-            header = unpack(bytes(frames[0].buffer))
-        except RecordError as error:
-            raise WeightsError(f"weights: {error}", cause="malformed") from error
-        if "error" in header:
-            raise WeightsError(
-                f"weights: the publisher refused a request: {from_wire(header)}", cause="refused"
-            )
-        if type(header.get("rid")) is not int:
-            raise WeightsError("weights: a reply has no request id", cause="malformed")
-        return header, [frame.buffer for frame in frames[1:]]
-
-    async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Waits for a reply. Raises WeightsError if an incomplete reply takes too much memory.
-        libzmq itself would buffer any number of frames."""
-        until, before = time.monotonic() + self.timeout_s, private_bytes()
-        while not await socket.poll(LOOK_S * 1000):
-            if private_bytes() - before > REPLY_MEMORY:
-                raise WeightsError(
-                    f"weights {self.endpoint}: a reply has more than {REPLY_MEMORY} bytes and is "
-                    "still incomplete",
-                    cause="too_large",
-                )
-            if time.monotonic() > until:
-                raise PublisherUnavailable(
-                    f"weights {self.endpoint}: no reply for {self.timeout_s:g} s", cause="no_reply"
-                )
+    def _for_chunks(self) -> Link:
+        """Returns the link for chunks: the keyed one, unless it has just failed."""
+        if self._bulk is None or time.monotonic() < self._bulk_again_at:
+            return self._link
+        return self._bulk
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
@@ -276,22 +260,29 @@ Load = Callable[[str, Manifest], Awaitable[float]]
 """Loads a staged set into an engine; returns the pause in seconds."""
 
 
-async def follow(subscriber: WeightSubscriber, load: Load, *, every_s: float = 0.1) -> None:
-    """Keeps the engine on the newest weights until cancelled.
+Bring = Callable[[Manifest], AbstractAsyncContextManager[str]]
+"""Stages a set and yields its path (actors.weights.transport)."""
+
+
+async def follow(
+    subscriber: WeightSubscriber, load: Load, bring: Bring | None = None, *, every_s: float = 0.1
+) -> None:
+    """Keeps the engine on the newest weights until cancelled. `bring` stages them, by default
+    `subscriber.bring`.
 
     Generation continues during a fetch. A failed fetch is counted and repeated. If several versions
     are published during a fetch or load, only the newest of them is fetched.
     """
-    metrics, manifest = subscriber.metrics, None
+    metrics, manifest, bring = subscriber.metrics, None, bring or subscriber.bring
     while True:
         try:
             manifest = manifest or await subscriber.latest()
             if manifest is not None:
                 began = time.monotonic()
-                staged = await subscriber.fetch(manifest)
-                metrics.weights_fetch_s = time.monotonic() - began
-                subscriber.loaded = None
-                metrics.weights_pause_s = await load(staged.path, manifest)
+                async with bring(manifest) as path:
+                    metrics.weights_fetch_s = time.monotonic() - began
+                    subscriber.loaded = None
+                    metrics.weights_pause_s = await load(path, manifest)
                 subscriber.loaded = (manifest.origin, manifest.version)
                 metrics.weights_updates += 1
                 log.info("weights %d: fetch %.3f s, pause %.3f s", manifest.version,

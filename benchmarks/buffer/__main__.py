@@ -5,12 +5,16 @@ python -m benchmarks.buffer throughput   the service, its limits and other store
 python -m benchmarks.buffer load         64 actors and 4 learners at once
 python -m benchmarks.buffer peers        a good client next to bad ones
 python -m benchmarks.buffer scale        a small and a large store
+python -m benchmarks.buffer costs        CPU time of operations by the number of groups in flight
+python -m benchmarks.buffer crowd        16 to 1,000 clients that put large results at once
 """
 
 from pathlib import Path
 
 import click
 
+from benchmarks.buffer.costs import costs
+from benchmarks.buffer.crowd import crowd
 from benchmarks.buffer.load import load
 from benchmarks.buffer.peers import peers
 from benchmarks.buffer.scale import scale
@@ -28,7 +32,7 @@ def main(context: click.Context, rounds: int, groups: int, folder: Path | None) 
         service_alone(rounds, groups, folder)
 
 
-for command in (throughput, load, peers, scale):
+for command in (throughput, load, peers, scale, costs, crowd):
     main.add_command(command)
 
 

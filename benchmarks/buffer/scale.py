@@ -24,9 +24,9 @@ import psutil
 
 from buffer import BufferClient, Lease
 from buffer.groups import draws, leases, results
-from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.indexes.index import Index
 from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
@@ -55,7 +55,7 @@ def scale(small: int, large: int, tokens: int, rounds: int, folder: Path | None)
     """A store of a few groups and one of many: puts, draws, memory."""
     place = Path(tempfile.mkdtemp(prefix="buffer-scale-", dir=folder))
     try:
-        results = [_result(slot, tokens) for slot in range(PLAN.slots)]
+        results = [attempt(slot, tokens) for slot in range(PLAN.slots)]
         sides = [Side(place / str(groups), groups, results) for groups in (small, large)]
         for number in range(rounds):
             for side in sides if number % 2 else reversed(sides):
@@ -147,7 +147,8 @@ def _train(work: UnitOfWork, step: int, encoded: tuple[msgspec.Raw, ...]) -> Non
     draws.commit(work, operations.Commit(draw.draw_id, step + 1, step + 1))
 
 
-def _result(slot: int, tokens: int) -> SlotResult:
+def attempt(slot: int, tokens: int) -> SlotResult:
+    """Makes a finished attempt of one turn, half of whose tokens are sampled."""
     mask = np.arange(tokens) >= tokens // 2
     trajectory = Trajectory(
         slot=slot,

@@ -1,7 +1,7 @@
 """The learner on a GPU: `python -m benchmarks.gpu`, `make bench-gpu`.
 
     jobs, the most valuable first ─► one process each: an engine, and what is measured on it
-                                        └─► docs/results/gpu.jsonl, a line as soon as it is known
+                                        └─► lab/lines/gpu.jsonl, a line as soon as it is known
 
 It needs PyTorch, transformers, DeepSpeed without its compiled ops, and the learner's other
 libraries; no vLLM. Each line names the card and the versions, those that are not the pinned ones
@@ -22,7 +22,7 @@ from benchmarks.gpu.lines import Lines
 
 
 @click.command()
-@click.option("--lines", type=Path, default=Path("docs/results/gpu.jsonl"), show_default=True)
+@click.option("--lines", type=Path, default=Path("lab/lines/gpu.jsonl"), show_default=True)
 @click.option("--seconds", default=500.0, show_default=True, help="no measure begins after them")
 @click.option("--only", default="", help="jobs, separated by commas; default: all")
 @click.option("--measures", default="", help="of each job only these, separated by commas")

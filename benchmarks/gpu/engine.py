@@ -3,7 +3,7 @@
     start ─► sample at several numbers of requests ─► the learner's log-probabilities of the same
     tokens ─► weights go in, whole and as a patch, and come back bit for bit
 
-Each line goes to docs/results/gpu.jsonl as the learner's do. vLLM without its compiled kernels:
+Each line goes to lab/lines/gpu.jsonl as the learner's do. vLLM without its compiled kernels:
 benchmarks/gpu/vllm_kernels.py.
 """
 
@@ -37,7 +37,7 @@ class Engine:
     """An engine and the publisher that it follows."""
 
     def __init__(self, model: Path, policy: VLLMPolicy) -> None:
-        from learner.publisher import WeightPublisher
+        from learner.publishing.publisher import WeightPublisher
 
         self.model, self.policy, self.version = model, policy, 0
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
@@ -172,7 +172,7 @@ async def _run(model: Path, lines: Lines, settings: list[str], sizes: dict[str, 
 
 
 @click.command()
-@click.option("--lines", type=Path, default=Path("docs/results/gpu.jsonl"), show_default=True)
+@click.option("--lines", type=Path, default=Path("lab/lines/gpu.jsonl"), show_default=True)
 @click.option("--size", default="", help="of a random model, such as 0.5b; default: the built-in")
 @click.option("--tiny", is_flag=True, help="few short requests, to try it on a CPU")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")

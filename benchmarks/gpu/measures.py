@@ -29,7 +29,7 @@ from benchmarks.learner import (
 )
 from launch.topology.gpu_memory import MemoryEstimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import host_copy
 from r3l.algorithms.batch import Batch

@@ -3,7 +3,7 @@
 vLLM's CUDA wheel is built for one torch. Where that torch is missing, vLLM's CPU wheel without its
 binaries, with this file in place of `vllm._C_stable_libtorch`, runs models of Qwen's and Llama's
 shape: attention and sampling are Triton kernels, and what is left is here in PyTorch, which is
-slower. docs/results/gpu.md says what else it takes.
+slower. docs/results/performance.md says what else it takes.
 """
 
 from typing import Any

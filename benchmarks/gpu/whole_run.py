@@ -21,7 +21,7 @@ MEANS = (
 
 
 @click.command()
-@click.option("--lines", type=Path, default=Path("docs/results/gpu.jsonl"), show_default=True)
+@click.option("--lines", type=Path, default=Path("lab/lines/gpu.jsonl"), show_default=True)
 @click.option("--steps", default=30, show_default=True)
 @click.option("--learner", default="1gpu", show_default=True)
 @click.option("--keep", type=Path, help="folder for the run; default: it is removed")

@@ -7,7 +7,8 @@ whole updates and updates at three learning rates, the pause that a running requ
 subscribers at once. Seconds are medians. `--link-gbit 1` limits loopback to 1 Gbit/s, for which
 it runs in a network namespace of its own; `--encrypted` adds the keys that other machines need.
 `--link-gbit 0.001 --slow-s 120 --hidden 64` measures only how often weights arrive over 1 Mbit/s,
-`--journal-steps 10` only what the weight journal takes on disk.
+`--journal-steps 10` only what the weight journal takes on disk, `--in-step-gb 0.5` only what
+publishing takes of a step.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ import torch
 from actors.weights.subscriber import WeightSubscriber
 from benchmarks.weights.crowd import fetch_and_say, measure_crowd
 from benchmarks.weights.engine import NoEngine, measure_pauses, start_engine
+from benchmarks.weights.in_step import measure_in_step
 from benchmarks.weights.journal_bytes import measure_journal
 from benchmarks.weights.publisher import Learner, Publisher, this_command
 from benchmarks.weights.slow_link import measure_slow_link
@@ -92,6 +94,7 @@ def run_shaped(gbit: float) -> None:
 @click.option("--slow-s", default=0.0, help="only how often weights arrive, for so many seconds")
 @click.option("--every-s", default=10.0, show_default=True, help="between two versions, for that")
 @click.option("--journal-steps", default=0, help="only what so many steps take in the journal")
+@click.option("--in-step-gb", default=0.0, help="only what publishing takes of a step, of a set")
 @click.option("--serve", type=Path, hidden=True)
 @click.option("--fetch", hidden=True)
 @click.option("--keys", type=Path, hidden=True)
@@ -105,6 +108,7 @@ def main(
     slow_s: float,
     every_s: float,
     journal_steps: int,
+    in_step_gb: float,
     serve: Path | None,
     fetch: str | None,
     keys: Path | None,
@@ -116,6 +120,8 @@ def main(
         Learner(serve, keys).serve()
     elif fetch is not None:
         asyncio.run(fetch_and_say(fetch, keys))
+    elif in_step_gb:
+        measure_in_step(in_step_gb, repeat)
     else:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

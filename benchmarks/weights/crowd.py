@@ -41,7 +41,7 @@ class Checked(StagedWeights):
 class Simulated(WeightSubscriber):
     """A subscriber that keeps nothing of what it receives."""
 
-    def _stage(self, manifest: Manifest) -> StagedWeights:
+    def stage(self, manifest: Manifest) -> StagedWeights:
         self.staged = Checked(manifest.layout, manifest.origin)
         return self.staged
 

@@ -14,7 +14,7 @@ import psutil
 import torch
 import zmq
 
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.run.process.memory import STEADY_MEMORY
 from r3l.weights.journal import Journal
 

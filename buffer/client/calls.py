@@ -7,25 +7,23 @@ AsyncBufferClient returns a coroutine.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-import msgspec
 from msgspec.structs import replace
 
-from buffer.storage.stored_rows import DrawRow, Status
-from buffer.storage.transaction import read_group
-from buffer.wire import messages, operations
-from buffer.wire.operations import NAMES, Amount, DrawHead, Groups, Ids, PutAck, Request
+from buffer.client.call_results import Call, Draw, Rest, as_draw, as_lease, get_call, query_call
+from buffer.wire import increments, operations
+from buffer.wire.operations import DrawHead, Lease, PutAck, Request, Wait
+from buffer.wire.parts import joined
 from buffer.wire.sockets import Frame
 from r3l import codec
-from r3l.algorithms.batch import Batch
 from r3l.errors import RecordError
 from r3l.records import (
     Group,
-    Recalled,
-    Record,
+    GroupPlan,
+    GroupState,
+    Purpose,
     ReflectionRecord,
     SlotResult,
     Task,
@@ -41,117 +39,32 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class _Lazy(Sequence[T]):
-    """A sequence that is made at its first use, by the thread that uses it."""
-
-    def __init__(self, make: Callable[[], list[T]], length: int) -> None:
-        self._make, self._length = make, length
-
-    @cached_property
-    def _items(self) -> list[T]:
-        return self._make()
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        return self._items[at]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draw(Batch):
-    """A drawn batch. `row`: the stored draw. `now`: the state of each group. `records`: the encoded
-    groups, then the encoded recalled attempts. `groups`: in the order of their ids."""
-
-    groups: Sequence[Group] = field(compare=False, repr=False)
-    recalled: Sequence[Recalled] = field(default=(), compare=False, repr=False)
-    version: int
-    row: DrawRow
-    now: tuple[Status, ...] = field(repr=False)
-    records: Sequence[Frame] = field(repr=False)
-
-    @classmethod
-    def read(cls, row: DrawRow, now: tuple[Status, ...], records: Sequence[Frame]) -> Self:
-        """Makes a draw from a reply, whose records are decoded when they are used. Raises
-        RecordError if the reply lacks a group."""
-        if len(records) < len(now):
-            raise RecordError(f"draw: the reply has {len(records)} of {len(now)} groups")
-        joined = records[len(now) :]
-        return cls(
-            groups=_Lazy(lambda: _groups(now, records[: len(now)]), len(now)),
-            weights=row.weights,
-            recalled=_Lazy(lambda: [codec.decode(Recalled, data) for data in joined], len(joined)),
-            replayed=row.replayed,
-            version=row.version,
-            row=row,
-            now=now,
-            records=records,
-        )
-
-    @property
-    def draw_id(self) -> int:
-        """The draw's number. A commit names it."""
-        return self.row.draw_id
-
-    @property
-    def recall_lost(self) -> int:
-        """Number of lost recalled attempts. Their groups were evicted or damaged."""
-        return len(self.row.recalled) - len(self.recalled)
-
-
-def _groups(now: Sequence[Status], encoded: Sequence[Frame]) -> list[Group]:
-    if len(now) != len(encoded):
-        raise RecordError(f"reply: has {len(encoded)} groups but announces {len(now)}")
-    return [read_group(data, state) for data, state in zip(encoded, now, strict=True)]
-
-
 def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
-    """Returns the results of attempts. Numbers them if they are several, all of slot 0."""
-    slots = [int(each.slot) for each in attempts]
+    """Returns the results of attempts. Numbers them if they are several, all of slot 0. Raises
+    RecordError for anything else."""
+    if not isinstance(attempts, Sequence):
+        raise RecordError(
+            f"attempts: a list of attempts is needed, not one {type(attempts).__name__}",
+            field="attempts",
+        )
+    for each in attempts:
+        if not isinstance(each, Trajectory | SlotResult):
+            raise RecordError(
+                f"attempt {each!r:.80}: is no attempt; make one with r3l.imported_attempt or "
+                "r3l.imported_chat",
+                field="attempts",
+            )
     results = [each if isinstance(each, SlotResult) else done(each) for each in attempts]
-    if len(slots) < 2 or any(slots):
+    if len(results) < 2 or any(each.slot for each in results):
         return results
-    played = [each.trajectory for each in results if each.trajectory is not None]
-    return [done(replace(attempt, slot=slot)) for slot, attempt in enumerate(played)]
+    return [_with_slot(each, slot) for slot, each in enumerate(results)]
 
 
-def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
-    """Makes a method's result from a reply and the groups that follow it."""
-    match reply:
-        case Amount():
-            return reply.count
-        case Ids():
-            return reply.group_ids
-        case Groups():
-            return _groups(reply.now, encoded)
-    return reply
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """A client's request. `parse` makes the result from the reply. If the result is None, the
-    client repeats the request. After `wait_s` seconds without a result, the client calls
-    `gave_up`."""
-
-    arguments: Record
-    parse: Callable[[Any, Sequence[Frame]], T] = _result
-    wait_s: float = 0.0
-    gave_up: Callable[[], object] = lambda: None
-
-    @property
-    def operation(self) -> str:
-        return NAMES[type(self.arguments)]
-
-    def frames(self, rid: str) -> list[bytes]:
-        return messages.request_frames(self.operation, rid, self.arguments)
-
-    def read(self, frames: Sequence[Frame]) -> T:
-        """Returns the operation's result, or raises the error that the reply contains."""
-        return self.parse(*messages.read_reply(self.operation, frames))
+def _with_slot(result: SlotResult, slot: int) -> SlotResult:
+    attempt = result.trajectory
+    if attempt is not None:
+        attempt = replace(attempt, slot=slot)
+    return replace(result, slot=slot, trajectory=attempt)
 
 
 class ClientMethod(Protocol[P, T_co]):
@@ -189,7 +102,23 @@ class Calls:
     """Methods for all operations of the buffer."""
 
     add_tasks = sends(operations.AddTasks)
-    lease = sends(operations.AcquireLease)
+
+    @operation
+    def lease(
+        self,
+        actor: str,
+        version: int,
+        plan: GroupPlan | None = None,
+        metrics: dict[str, float] | None = None,
+        *,
+        wait_s: float = 0.0,
+    ) -> Call[Lease | Wait]:
+        """Asks for a group to explore. `plan`: of a new training group; by default, the run's
+        algorithm plans it. An evaluation group has one slot. `metrics`: numbers for `stats`.
+        `wait_s`: for so many seconds, at most 30, the service may keep the request until there is
+        work."""
+        request = operations.AcquireLease(actor, version, plan, metrics or {}, wait_s)
+        return Call(request, as_lease, held_s=wait_s)
 
     @operation
     def put(
@@ -220,11 +149,31 @@ class Calls:
         )
 
     @operation
-    def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
+    def put_partial(
+        self,
+        group_id: str,
+        actor: str,
+        result: SlotResult,
+        *,
+        since: bytes | None = None,
+        serial: int = 0,
+    ) -> Call[int]:
         """Stores a slot's progress for the group's next actor. Returns 0 if the slot is resolved.
-        Raises LeaseLost if `actor` does not hold the lease."""
-        encoded = msgspec.Raw(codec.encode(result))
-        return Call(operations.PutPartial(group_id, actor, encoded))
+
+        `since`: the encoded progress that the service has; then only what is new is sent. `serial`:
+        grows with each call of a lease's holder, so that a late one is no step back. Raises
+        LeaseLost if `actor` does not hold the lease, ProgressGap if the service lacks `since`.
+        """
+        encoded = codec.encode(result)
+        data, before = encoded, ""
+        if since is not None:
+            change = increments.difference(since, encoded)
+            if len(change) < len(encoded):
+                data, before = change, increments.digest(since)
+        digest = increments.digest(encoded)
+        return Call(
+            operations.PutPartial(group_id, actor, result.slot, data, digest, before, serial)
+        )
 
     renew = sends(operations.Renew)
     release = sends(operations.Release)
@@ -246,13 +195,23 @@ class Calls:
         """
         reason = ""
 
-        def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:
+        def parse(head: DrawHead, frames: Sequence[Frame]) -> Draw | Rest | None:
             nonlocal reason
             reason = head.reason
-            return None if head.row is None else Draw.read(head.row, head.now, encoded)
+            if head.row is None:
+                return None
+            return as_draw(head, head.row, joined(head.frames, frames))
 
         request = operations.DrawGroups(count, version, consumer)
         return Call(request, parse, wait_s, lambda: explain(reason))
+
+    @operation
+    def get_drawn(self, draw_id: int, at: int) -> Call[list[Frame]]:
+        """Returns the next encoded records of a draw, from number `at` on; an empty one is of a
+        recalled attempt that no longer exists. `draw` asks for all of them itself."""
+        return Call(
+            operations.GetDrawn(draw_id, at), lambda reply, frames: joined(reply.frames, frames)
+        )
 
     release_draws = sends(operations.ReleaseDraws)
     commit = sends(operations.Commit)
@@ -277,6 +236,11 @@ class Calls:
         to this run, Conflict if the task exists with another prompt or if the run's algorithm
         refuses the group.
         """
+        if not isinstance(task, Task):
+            raise RecordError(
+                f"task {task!r:.80}: is no task; give r3l.Task(ID, ENVIRONMENT, SEED, OPTIONS)",
+                field="task",
+            )
         results = [as_imported(each, source, own=own) for each in _numbered(attempts)]
         thoughts = [reflection_as_imported(each, own=own) for each in reflections]
         request = operations.Insert(
@@ -286,9 +250,30 @@ class Calls:
 
     update_priorities = sends(operations.UpdatePriorities)
     set_version = sends(operations.SetVersion)
-    query = sends(operations.QueryGroups)
+
+    @operation
+    def query(
+        self,
+        purpose: Purpose | None = None,
+        tag: str | None = None,
+        state: GroupState | None = None,
+        limit: int = 1000,
+        before: str = "",
+    ) -> Call[list[Group]]:
+        """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups.
+        `before`: only groups that are older than this one. The groups come in parts, each as the
+        store is when it is read."""
+        return query_call(operations.QueryGroups(purpose, tag, state, limit, before), [])
+
     ledger = sends(operations.GetLedger)
-    get = sends(operations.GetGroups)
+
+    @operation
+    def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
+        """Returns groups in the order of `group_ids`. An unfinished group has what it got so far.
+        Raises NotFound if a group was evicted or never made. The groups come in parts, each as the
+        store is when it is read."""
+        return get_call(group_ids, [])
+
     stats = sends(operations.GetStats)
 
 

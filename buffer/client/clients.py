@@ -5,8 +5,9 @@
             print(group.task.task_id, group.rewards)
 
 Every request has an id and a deadline. When a reply is late, the client sends the request again
-with the same id on a new socket. The service carries out each request only once. After the deadline
-the client raises BufferUnavailable.
+with the same id; if there is no sign of it, on a new socket. A large request is inquired about
+first. The service carries out each request only once. After the deadline the client raises
+BufferUnavailable. While bytes of a large message move, the deadline restarts.
 
 When a client is closed, its waiting requests end with ClientClosed. Garbage collection closes a
 client that is still open, and issues a ResourceWarning.
@@ -21,14 +22,17 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import zmq
 
-from buffer.client.calls import AsyncCalls, BlockingCalls, Call
+from buffer.client.call_results import Call, Rest
+from buffer.client.calls import AsyncCalls, BlockingCalls
 from buffer.client.exchange import (
+    Ask,
     Done,
     Exchange,
     GiveUp,
@@ -39,6 +43,7 @@ from buffer.client.exchange import (
     Send,
     Wait,
 )
+from buffer.client.watched_link import Link
 from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, load, present
 from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
@@ -68,8 +73,8 @@ def _pause_s(asked: float, until: float) -> float:
 
 
 class _Client:
-    """The shared part of both clients. While a reply is overdue, the client calls `silent`
-    repeatedly. An exception from `silent` ends the request."""
+    """The shared part of both clients. While a reply is overdue or an answer comes in many parts,
+    the client calls `silent` repeatedly. An exception from `silent` ends the request."""
 
     def __init__(
         self,
@@ -87,9 +92,11 @@ class _Client:
         self._peer = Peer(name, self.endpoint, bool(keys), REPORT_S, WARN_AFTER_S)
         self._context = zmq.Context()
         self._socket: Any = None
+        self._link: Link | None = None  # of this socket
         client = uuid.uuid4().hex
         self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
         self.silent: Callable[[str], object] = lambda line: None
+        self._told = 0.0  # when a part of an answer was told last
         self._prepare()
 
     def _prepare(self) -> None:
@@ -120,13 +127,48 @@ class _Client:
         )
         if self._keys is not None:
             present(socket, self._keys)
+        self._link = Link(socket)  # before it connects
         socket.connect(self.endpoint)
         return socket
 
+    def _close_socket(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._socket.close(linger=0)
+        self._socket = self._link = None
+
+    def _arrives(self) -> bool:
+        """Whether a large message is on its way to this client."""
+        return self._looked_at(Link.arrives)
+
+    def _moves(self) -> bool:
+        """Whether a large message is on its way in either direction."""
+        return self._looked_at(Link.moves)
+
+    def _looked_at(self, look: Callable[[Link, float], bool]) -> bool:
+        if self._link is None:
+            return False
+        found = look(self._link, time.monotonic())
+        self._peer.refused = self._link.refused
+        return found
+
+    def _take(self) -> tuple[str, str, Sequence[Frame]]:
+        """Receives a message that has arrived. Returns its address (buffer.wire.messages) too."""
+        frames = receive_message(self._socket)
+        if self._link is not None:
+            self._link.delivered()
+        return *messages.address(frames), frames
+
     def _begin(self, call: Call[Any]) -> Exchange:
-        patience = Patience(self.timeout_s, FIRST_TRY_S, LONGEST_TRY_S)
+        patience = Patience(self.timeout_s, FIRST_TRY_S, LONGEST_TRY_S, call.held_s)
         rid = next(self._rids)
         return Exchange(self._peer, call.operation, rid, patience, time.monotonic())
+
+    def _tell(self, part: Rest) -> None:
+        """Tells the caller, at most once per REPORT_S, that an answer is coming in parts."""
+        if (now := time.monotonic()) >= self._told + REPORT_S:
+            self._told = now
+            self.silent(f"{self.name} receives from the buffer at {self.endpoint}: {part.line}")
 
     def _report(self, report: Report) -> None:
         if report.warn:
@@ -155,15 +197,21 @@ class BufferClient(_Client, BlockingCalls):
     def _ask(self, call: Call[T]) -> T:
         until = time.monotonic() + call.wait_s
         while True:
-            with self._lock:
-                asked = time.monotonic()
-                result = call.read(self._exchange(call))
+            asked = time.monotonic()
+            result = self._read(call)
+            while isinstance(result, Rest):
+                self._tell(result)
+                result = self._read(result.call)
             if result is not None or time.monotonic() >= until:
                 break
             time.sleep(_pause_s(asked, until))
         if result is None:
             call.gave_up()
         return result
+
+    def _read(self, call: Call[T]) -> T | Rest:
+        with self._lock:
+            return call.read(self._exchange(call))
 
     def _exchange(self, call: Call[Any]) -> Sequence[Frame]:
         """Returns the reply to a request. Uses a new socket after an error: the reply may be on its
@@ -177,14 +225,22 @@ class BufferClient(_Client, BlockingCalls):
     def _carry_out(self, exchange: Exchange, call: Call[Any]) -> Sequence[Frame]:
         while True:
             match exchange.next(time.monotonic()):
-                case Send():
-                    self._send(exchange, call)
+                case Send(whole):
+                    self._send(exchange, call, whole=whole)
+                case Ask():
+                    if self._arrives():
+                        exchange.alive(time.monotonic())
+                    else:
+                        self._send(exchange, call, whole=False)
                 case Wait(until):
                     self._receive(exchange, until)
                 case Report() as report:
                     self._report(report)
                 case Replace():
-                    self._drop_socket()
+                    if self._moves():
+                        exchange.alive(time.monotonic())
+                    else:
+                        self._drop_socket()
                 case Done(frames, again):
                     if again:
                         log.warning("%s", again)
@@ -192,11 +248,11 @@ class BufferClient(_Client, BlockingCalls):
                 case GiveUp(error):
                     raise error
 
-    def _send(self, exchange: Exchange, call: Call[Any]) -> None:
+    def _send(self, exchange: Exchange, call: Call[Any], *, whole: bool) -> None:
         if self._socket is None:
             self._socket = self._connect()
         try:
-            self._socket.send_multipart(call.frames(exchange.rid))
+            self._socket.send_multipart(call.frames(exchange.rid, whole=whole))
         except zmq.Again:  # the queue of a lost connection is full
             exchange.stuck(time.monotonic())
 
@@ -206,27 +262,26 @@ class BufferClient(_Client, BlockingCalls):
         if not self._socket.poll(wait_s * 1000):
             return
         try:
-            frames = receive_message(self._socket)
+            message = self._take()
         except zmq.Again:
             exchange.stuck(time.monotonic())
         else:
-            exchange.received(messages.reply_id(frames), frames)
+            exchange.received(*message, time.monotonic())
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
-            self._socket.close(linger=0)
-            self._socket = None
+            self._close_socket()
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request of an AsyncBufferClient. `used`: the socket on which it was sent last. `ended`:
-    done when its reply has arrived, or when the client is closed."""
+    """A request of an AsyncBufferClient. `used`: the socket on which it was sent last. `news`: a
+    message for it has arrived, or the client was closed."""
 
     call: Call[Any]
     exchange: Exchange
     used: Any = None
-    ended: asyncio.Future[None] = field(default_factory=asyncio.Future)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class AsyncBufferClient(_Client, AsyncCalls):
@@ -242,7 +297,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         self._drop_socket()
         self._context.destroy(linger=0)
         for waiting in self._waiting.values():
-            waiting.ended.cancel()
+            waiting.news.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -253,32 +308,50 @@ class AsyncBufferClient(_Client, AsyncCalls):
     async def _ask(self, call: Call[T]) -> T:
         until = time.monotonic() + call.wait_s
         while True:
-            async with self._turns:
-                waiting = _Waiting(call, self._begin(call))
-                self._waiting[waiting.exchange.rid] = waiting
-                try:
-                    result = call.read(await self._exchange(waiting))
-                finally:
-                    del self._waiting[waiting.exchange.rid]
+            asked = time.monotonic()
+            result = await self._read(call)
+            while isinstance(result, Rest):
+                self._tell(result)
+                result = await self._read(result.call)
             if result is not None or time.monotonic() >= until:
                 break
-            await asyncio.sleep(_pause_s(waiting.exchange.start, until))
+            await asyncio.sleep(_pause_s(asked, until))
         if result is None:
             call.gave_up()
         return result
+
+    async def _read(self, call: Call[T]) -> T | Rest:
+        async with self._turns:
+            waiting = _Waiting(call, self._begin(call))
+            self._waiting[waiting.exchange.rid] = waiting
+            try:
+                return call.read(await self._exchange(waiting))
+            finally:
+                del self._waiting[waiting.exchange.rid]
 
     async def _exchange(self, waiting: _Waiting) -> Sequence[Frame]:
         """Returns the reply to a request."""
         while True:
             match waiting.exchange.next(time.monotonic()):
-                case Send():
-                    await self._send(waiting)
+                case Send(whole):
+                    await self._send(waiting, whole=whole)
+                case Ask():
+                    if self._arrives():
+                        waiting.exchange.alive(time.monotonic())
+                    else:
+                        await self._send(waiting, whole=False)
                 case Wait(until):
-                    await asyncio.wait([waiting.ended], timeout=until - time.monotonic())
+                    waiting.news.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(until - time.monotonic()):
+                            await waiting.news.wait()
                 case Report() as report:
                     self._report(report)
                 case Replace():
-                    await self._replace(waiting)
+                    if self._moves():
+                        waiting.exchange.alive(time.monotonic())
+                    else:
+                        await self._replace(waiting)
                 case Done(frames, again):
                     if again:
                         log.warning("%s", again)
@@ -286,13 +359,13 @@ class AsyncBufferClient(_Client, AsyncCalls):
                 case GiveUp(error):
                     raise error
 
-    async def _send(self, waiting: _Waiting) -> None:
+    async def _send(self, waiting: _Waiting, *, whole: bool) -> None:
         """Sends a request. Gives up after FIRST_TRY_S seconds if the socket's queue stays full."""
         if self._socket is None:
             self._socket = self._connect()
             asyncio.get_running_loop().add_reader(self._socket.fd, self._receive)
         waiting.used = socket = self._socket
-        frames = waiting.call.frames(waiting.exchange.rid)
+        frames = waiting.call.frames(waiting.exchange.rid, whole=whole)
         until = time.monotonic() + FIRST_TRY_S
         while socket is self._socket:
             try:
@@ -312,20 +385,18 @@ class AsyncBufferClient(_Client, AsyncCalls):
         self._drop_socket()
         for waiting in list(self._waiting.values()):
             if waiting is not late and not waiting.exchange.replied and not self._peer.closed:
-                await self._send(waiting)
+                waiting.exchange.inquired()
+                await self._send(waiting, whole=False)
 
     def _receive(self) -> None:
         """Hands each arrived reply to its request."""
         while self._socket is not None and has_message(self._socket):
-            frames = receive_message(self._socket)
-            rid = messages.reply_id(frames)
+            rid, sign, frames = self._take()
             if waiting := self._waiting.get(rid):
-                waiting.exchange.received(rid, frames)
-                if not waiting.ended.done():
-                    waiting.ended.set_result(None)
+                waiting.exchange.received(rid, sign, frames, time.monotonic())
+                waiting.news.set()
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fd)
-            self._socket.close(linger=0)
-            self._socket = None
+            self._close_socket()

@@ -6,39 +6,56 @@ that, and tells it what happened:
     exchange = Exchange(peer, "stats", rid, patience, now)
     while True:
         match exchange.next(now):
-            case Send():              # the request
-            case Wait(until):         # for messages; of each: exchange.received(rid, frames)
+            case Send(whole):         # the request, or if it is large and not `whole`, an inquiry
+            case Wait(until):         # for messages; of each: exchange.received(rid, sign, frames)
             case Report(line, warn):  # tell the caller that the reply is overdue
+            case Ask():               # send it again on the same socket, if it is large an inquiry
             case Replace():           # the socket: it may be dead
             case Done(frames, again): # the reply
             case GiveUp(error):       # raise the error
 
-If the socket neither sends nor receives, the client says so with `exchange.stuck(now)`.
+If the socket neither sends nor receives, the client says so with `exchange.stuck(now)`. If bytes of
+a large message move, it says so with `exchange.alive(now)`, and the time for the reply begins anew.
+If the service says that it is at work, the socket is kept, but the deadline stays.
 
 The request keeps its id when it is sent again, so the service carries it out once. Only the first
-reply with this id counts. All times are seconds of one monotonic clock.
+reply with this id counts. An inquiry has the id alone: the service answers with the reply, or that
+it is at work, or that it does not know the request and wants it whole. So a large request is not on
+its way twice. All times are seconds of one monotonic clock.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from buffer.wire.sockets import Frame
+from buffer.wire.messages import BUSY, WANTED
+from buffer.wire.sockets import NO_PLACE, UNKNOWN_KEY, Frame
 from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 
 
 @dataclass(frozen=True)
 class Patience:
     """How long a client waits for a reply, in seconds. `timeout_s`: until it gives up.
-    `first_try_s`: until it sends again; doubles up to `longest_try_s`."""
+    `first_try_s`: until it asks again, and then until it replaces the socket; the former doubles
+    up to `longest_try_s`. `held_s`: that the service may keep the request; the others begin
+    then."""
 
     timeout_s: float
     first_try_s: float
     longest_try_s: float
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Send:
-    """Send the request."""
+    """Send the request. `whole`: send it even if it is large; otherwise, inquire about a large
+    request."""
+
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send the request again on its socket; if it is large, inquire about it."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +93,21 @@ class GiveUp:
     error: R3LError
 
 
-Action = Send | Wait | Report | Replace | Done | GiveUp
+REFUSALS = {
+    UNKNOWN_KEY: "it refuses this client's key",
+    NO_PLACE: "it has no place for another client; end one that is not needed",
+}
+
+Action = Send | Ask | Wait | Report | Replace | Done | GiveUp
 
 
 @dataclass
 class Peer:
-    """What all exchanges of one client share. `name`: the client's. `keys`: whether it shows a key.
-    `report_s`: between two reports of an overdue reply. `warn_after_s`: until a report is a
-    warning; doubles. `closed`: set when the client is closed, which ends its exchanges."""
+    """What all exchanges of one client share. `name`: the client's. `keys`: whether the client has
+    a key. `report_s`: seconds between two reports of an overdue reply. `warn_after_s`: seconds of
+    silence after which a report is a warning; doubles after each. `closed`: set when the client is
+    closed, which ends its exchanges. `refused`: the status with which the service refuses the
+    connection, 0 if it does not."""
 
     name: str
     endpoint: str
@@ -91,6 +115,7 @@ class Peer:
     report_s: float
     warn_after_s: float
     closed: bool = False
+    refused: int = 0
     _silent_since: float | None = None
     """When the first request was sent that got no reply since."""
     _reported_at: float = float("-inf")
@@ -117,12 +142,13 @@ class Peer:
             self._warn_s = 2 * silent_s
         return Report(
             f"{self.name} waits for the buffer at {self.endpoint}: no reply to {operation} "
-            f"for {silent_s:.0f} s",
+            f"for {silent_s:.0f} s{self._refusal()}",
             warn,
         )
 
     def replied(self, now: float) -> str:
         """Ends the silence. Returns a line if a warning announced it, else ""."""
+        self.refused = 0
         since, warned = self._silent_since, self._warn_s > self.warn_after_s
         self._silent_since, self._warn_s = None, self.warn_after_s
         if since is None or not warned:
@@ -133,9 +159,13 @@ class Peer:
         """Returns the error of a request of a closed client."""
         return ClientClosed(f"{self} was closed and cannot send {operation}")
 
+    def _refusal(self) -> str:
+        return f"; {REFUSALS[self.refused]}" if self.refused in REFUSALS else ""
+
     def unavailable(self, operation: str, waited_s: float) -> BufferUnavailable:
         """Returns the error of a request without a reply."""
         hint = "" if self.keys else "; check that the buffer runs and needs no keys"
+        hint = self._refusal() or hint
         return BufferUnavailable(
             f"buffer at {self.endpoint}: {self.name} got no reply to {operation} in "
             f"{waited_s:.1f} s{hint}",
@@ -150,10 +180,14 @@ class Exchange:
     def __init__(
         self, peer: Peer, operation: str, rid: str, patience: Patience, now: float
     ) -> None:
-        self.peer, self.operation, self.rid, self.start = peer, operation, rid, now
-        self._deadline = now + patience.timeout_s
-        self._try_s, self._longest_try_s = patience.first_try_s, patience.longest_try_s
+        self.peer, self.operation, self.rid = peer, operation, rid
+        self.start = now + patience.held_s  # when the reply is due
+        self._patience = patience
+        self._deadline = self.start + patience.timeout_s
+        self._try_s = patience.first_try_s
         self._try_ends: float | None = None  # None: to be sent
+        self._whole, self._sent = True, False  # of the next Send; whether it was sent on its socket
+        self._asked = False  # in this try
         self._reply: Sequence[Frame] | None = None
 
     @property
@@ -161,15 +195,34 @@ class Exchange:
         """Whether the reply has arrived."""
         return self._reply is not None
 
-    def received(self, rid: str, frames: Sequence[Frame]) -> None:
-        """Takes a message whose request has the id `rid`. Ignores replies to other requests, and
-        all but the first reply."""
-        if rid == self.rid and self._reply is None:
+    def received(self, rid: str, sign: str, frames: Sequence[Frame], now: float) -> None:
+        """Takes a message whose request has the id `rid`, and its sign (buffer.wire.messages).
+        Ignores messages for other requests, and all but the first reply."""
+        if rid != self.rid or self._reply is not None:
+            return
+        if sign == BUSY:
+            self._wait_on(now)
+        elif sign != WANTED:
             self._reply = frames
+        elif not self._sent:
+            self._whole, self._try_ends = True, None
+
+    def inquired(self) -> None:
+        """Notes that the client has inquired about the request on a new socket."""
+        self._sent = False
+
+    def alive(self, now: float) -> None:
+        """Restarts the wait for the reply, because the request or the reply is on its way."""
+        self._deadline = max(self._deadline, now + self._patience.timeout_s)
+        self._wait_on(now)
+
+    def _wait_on(self, now: float) -> None:
+        """Keeps the socket for another try."""
+        self._asked, self._try_ends = False, min(self._deadline, now + self._next_try())
 
     def stuck(self, now: float) -> None:
         """Ends this try, because the socket neither sends nor receives."""
-        self._try_ends = now
+        self._try_ends, self._asked = now, True
 
     def next(self, now: float) -> Action:
         """Returns what the client does now."""
@@ -181,14 +234,24 @@ class Exchange:
             return self._send_or_give_up(now)
         if now >= (report_at := self.peer.report_at(self.start)):
             return self.peer.report(self.operation, self.start, now)
-        if now >= self._try_ends:
-            self._try_ends = None
-            return Replace()
-        return Wait(min(self._try_ends, report_at))
+        if now < self._try_ends:
+            return Wait(min(self._try_ends, report_at))
+        if not self._asked and now < self._deadline:
+            self._asked, self._sent = True, False
+            self._try_ends = min(self._deadline, now + self._patience.first_try_s)
+            return Ask()
+        self._try_ends, self._whole = None, False
+        return Replace()
 
     def _send_or_give_up(self, now: float) -> Action:
         if now >= self._deadline:
             return GiveUp(self.peer.unavailable(self.operation, now - self.start))
-        self._try_ends = min(self._deadline, now + self._try_s)
-        self._try_s = min(2 * self._try_s, self._longest_try_s)
-        return Send()
+        self._try_ends = min(self._deadline, max(now, self.start) + self._next_try())
+        self._asked, self._sent = False, self._whole
+        return Send(self._whole)
+
+    def _next_try(self) -> float:
+        """Returns how long the next try takes, in seconds."""
+        now = self._try_s
+        self._try_s = min(2 * now, self._patience.longest_try_s)
+        return now

@@ -8,11 +8,11 @@ results.put ─► with_received ─► finish ─► the group is complete, its
 from collections.abc import Sequence
 from typing import Any
 
-from buffer.groups.received import Received
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Parts
+from buffer.wire.received import Received
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.facts import GroupFacts
 from r3l.algorithms.rehearsal import rules
@@ -31,12 +31,12 @@ def refusal(work: UnitOfWork, row: GroupRow) -> str:
     """Returns the cause for which the algorithm refuses a training group, or "". Asks once: an
     admitted group stays admitted until the service restarts."""
     asks = row.purpose == "train" and row.done and work.calls.overrides("admits")
-    if not asks or row.group_id in work.index.admitted:
+    if not asks or work.index.admits(row.group_id):
         return ""
     facts = facts_of(row, work.index.progress.version)
     cause = work.decide("admits", lambda ask: work.algorithm.admits(facts), _checked_cause, "")
     if not cause:
-        work.index.admitted.add(row.group_id)
+        work.index.admit(row.group_id)
     return cause
 
 
@@ -76,7 +76,7 @@ def with_received(
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts) -> GroupRow:
     """Completes or expires a group whose slots are all resolved. `last`: what the last put brought,
-    which is not in the tables `part` and `reflection`."""
+    which is not yet in the tables `part` and `reflection`."""
     if row.purpose == "train":
         gain = guidance_gain.of_group(row.attempts, row.plan.kind)
         if gain.slots:  # stored in the progress, since the group itself may be evicted

@@ -12,7 +12,7 @@ from buffer.groups.completion import (
     refusal,
 )
 from buffer.groups.leases import check_name
-from buffer.groups.staleness import too_old
+from buffer.groups.staleness import oldest_fresh
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
@@ -23,7 +23,7 @@ from buffer.storage.stored_rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.facts import StoredAttempt
-from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
+from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError, UserError
 from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
@@ -58,8 +58,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Explains why there are too few groups for a draw."""
     index = work.index
     ready = index.ready(args.count)
-    resting = len(index.replayable()) - len(index.replays())
-    unfinished, unheld = len(index.unfinished("train")), len(index.unheld("train"))
+    resting = index.drawable.resting
+    unfinished, unheld = len(index.unfinished["train"]), index.unfinished["train"].unheld
     stale = index.counts["drop/group/stale"]
     parts = [f"{ready} of {args.count} groups are ready"]
     if not index.tasks["train", ""]:
@@ -218,14 +218,13 @@ def _choose(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
     Drops damaged groups and chooses again. Returns None if there are too few groups."""
     before = _given_back(work, args)
     while before is not None or work.index.ready(args.count) >= args.count:
-        # Not sorted before there are enough, since a consumer that waits asks often.
-        rows = work.index.drawable() + work.index.replays()
-        ready = {row.group_id: row for row in sorted(rows, key=lambda row: row.group_id)}
-        if before and len(before.groups) == args.count and ready.keys() >= set(before.groups):
+        drawable = work.index.drawable
+        if before and len(before.groups) == args.count and all(map(drawable.find, before.groups)):
             chosen: DrawRow | None = before
         else:
-            chosen = _picked(work, args, list(ready.values()))
-        if chosen is None or not _drop_damaged(work, [ready[name] for name in chosen.groups]):
+            chosen = _pick(work, args)
+        rows = map(drawable.find, chosen.groups if chosen else ())
+        if chosen is None or not _drop_damaged(work, [row for row in rows if row]):
             return chosen
     return None
 
@@ -235,9 +234,9 @@ def _given_back(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None
     return work.index.returned.get((args.consumer, args.version))
 
 
-def _picked(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> DrawRow | None:
-    """Lets the sampler pick from the groups in `ready`. Returns a draw without a number."""
-    picks = sorted(_sample(work, args, ready), key=lambda pick: pick.row.group_id)
+def _pick(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
+    """Lets the sampler pick. Returns a draw without a number."""
+    picks = sorted(_sample(work, args), key=lambda pick: pick.row.group_id)
     if not picks:
         return None
     return DrawRow(
@@ -278,7 +277,7 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
         outcome="open",
         step=-1,
         replaced=_take_replaced(work, _given_back(work, args)),
-        recalled=_recalled(work, groups, args.version) if is_new else chosen.recalled,
+        recalled=_recall(work, groups, args.version) if is_new else chosen.recalled,
         replayed=tuple(row.group_id for row in groups if not row.is_fresh),
     )
     work.save_draw(drawn)
@@ -287,22 +286,25 @@ def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: D
     return drawn
 
 
-def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """Lets the sampler pick from the groups in `ready`. Returns [] if there are too few groups."""
+def _sample(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
+    """Lets the sampler pick. Returns [] if there are too few groups."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     source = samplers.random_source(work.seed, args.version)
-    again = work.index.replayed_in(args.count)
+    again, drawable = work.index.replayed_in(args.count), work.index.drawable
     if again is None:
-        parts = [(ready, args.count)]
+        parts = [(drawable.ready, args.count)]
     else:
-        fresh = [row for row in ready if row.is_fresh]
-        trained = [row for row in ready if not row.is_fresh]
-        trained.sort(key=lambda row: (row.steps[-1] if row.steps else -1, row.group_id))
-        parts = [(fresh, args.count - again), (trained, again)]
+        parts = [(drawable.fresh, args.count - again), (drawable.rested, again)]
     if any(len(rows) < count for rows, count in parts):
         return []
-    picks = [p for rows, count in parts if count for p in work.sampler.pick(rows, count, source)]
-    if (state := work.sampler.saved()) is not None:
+    sampler = work.sampler
+    try:
+        picks = [p for rows, count in parts if count for p in sampler.pick(rows, count, source)]
+        state = sampler.saved()
+    except UserError:
+        work.forget_sampler()
+        raise
+    if state is not None:
         work.txn.put_sampler_state(state)
     return picks
 
@@ -316,20 +318,23 @@ def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
     return replaced[-REPLACED_BATCHES * work.groups_per_step :]
 
 
-def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
+def _recall(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
     """Lets the algorithm choose stored attempts that join the drawn groups."""
     return tuple(recalled for row in rows for recalled in _recalled_into(work, row, version))
 
 
 def _recalled_into(work: UnitOfWork, row: GroupRow, version: int) -> tuple[RecalledRow, ...]:
-    closed = work.index.progress.closed
+    closed, imported = work.index.progress.closed, work.config.recall_imported
     source = samplers.random_source(work.seed, version, int(row.group_id[1:]))
     facts = facts_of(row, version)
 
     def decide(ask: Ask) -> tuple[StoredAttempt, ...]:
         def read() -> list[StoredAttempt]:
             task, own = row.task_id, row.group_id
-            return list(task_history.attempts(work.txn, task, excluded=own, waiting=closed))
+            history = task_history.attempts(
+                work.txn, task, excluded=own, waiting=closed, imported=imported
+            )
+            return list(history)
 
         history = task_history.StoredHistory(lambda: ask(read))
         return tuple(work.algorithm.recalls(facts, history, source))
@@ -339,7 +344,7 @@ def _recalled_into(work: UnitOfWork, row: GroupRow, version: int) -> tuple[Recal
         for attempt in recalled:
             if not isinstance(attempt, StoredAttempt) or not task_history.holds(
                 work.txn, row.task_id, attempt.group_id, attempt.slot,
-                excluded=row.group_id, waiting=closed,
+                excluded=row.group_id, waiting=closed, imported=imported,
             ):  # fmt: skip
                 raise ValueError(f"it returned {attempt!r:.200}; return attempts of the history")
         return tuple(
@@ -352,17 +357,22 @@ def _recalled_into(work: UnitOfWork, row: GroupRow, version: int) -> tuple[Recal
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
     """Looks for groups that are too old, or that the algorithm refuses. If they are untrained,
     expires them. If they are trained, only stops drawing them."""
-    limit = work.config.max_staleness
-    for row in work.index.drawable():
-        if too_old(row, learner=version, limit=limit):
-            work.expire(row, "stale", "draw")
-            _warn_of_age(work)
-        elif cause := refusal(work, row):
-            expire_refused(work, row, cause, "draw")
-    for row in work.index.replayable():
-        stale = too_old(row, learner=version, limit=work.config.replay_limit)
-        if stale or refusal(work, row):
-            work.index.forget_replay(row)
+    drawable = work.index.drawable
+    fresh = oldest_fresh(learner=version, limit=work.config.max_staleness)
+    for row in drawable.complete_older_than(fresh):
+        work.expire(row, "stale", "draw")
+        _warn_of_age(work)
+    fresh = oldest_fresh(learner=version, limit=work.config.replay_limit)
+    for row in drawable.replays_older_than(fresh):
+        work.index.forget_replay(row)
+    if not work.calls.overrides("admits"):
+        return
+    for row in drawable.unasked():
+        if cause := refusal(work, row):
+            if row.state == "complete":
+                expire_refused(work, row, cause, "draw")
+            else:
+                work.index.forget_replay(row)
 
 
 def _warn_of_age(work: UnitOfWork) -> None:

@@ -11,12 +11,6 @@ from typing import Any
 
 from buffer.groups.completion import refusal, with_received
 from buffer.groups.leases import check_name
-from buffer.groups.received import (
-    Received,
-    read_distinct,
-    read_reflection_as_given,
-    read_result_as_given,
-)
 from buffer.groups.results import GROUP_LIMIT
 from buffer.groups.tasks import check_plan, check_task, new_group
 from buffer.groups.unit_of_work import UnitOfWork
@@ -25,6 +19,12 @@ from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Parts
 from buffer.wire import operations
 from buffer.wire.operations import Ids
+from buffer.wire.received import (
+    Received,
+    read_distinct,
+    read_reflection_as_given,
+    read_result_as_given,
+)
 from r3l.errors import Conflict, LimitExceeded, RecordError, StoreError
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout import engine_symptoms
@@ -125,6 +125,12 @@ def _check_attempt(work: UnitOfWork, attempt: Trajectory) -> None:
         versions = each.step_versions.tolist() + each.step_newest_versions.tolist()
         _check_versions(work, where, versions)
         _check_tokens(work, where, each.token_ids.tolist())
+        if each.response_mask[:1].any():
+            raise RecordError(
+                f"{where}: its first token is a response's, and nothing predicts it; put a token "
+                "of a prompt before it",
+                field="step_spans",
+            )
         if symptom := engine_symptoms.of_logprobs(each.logprobs):
             raise RecordError(
                 f"{where}: {symptom.message}; give those of sampling, or 0 for all if they are "

@@ -3,19 +3,24 @@
 An operation checks everything before it changes the store, so a refused operation leaves no trace.
 """
 
+from itertools import chain
+
 from buffer.groups import draw_deadlines
 from buffer.groups.learner_version import check_version
-from buffer.groups.results import partial_results
-from buffer.groups.staleness import is_stale, may_start
+from buffer.groups.progress import partial_results
+from buffer.groups.staleness import may_start, oldest_fresh
 from buffer.groups.tasks import (
     check_plan,
     handed_attempts,
+    in_store,
     new_group,
     next_in_cycle,
     pending_tags,
 )
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.indexes.index import Index
 from buffer.storage.stored_rows import GroupRow
+from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Ids, Lease, Wait
 from r3l import codec
@@ -62,6 +67,20 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     return _lease(work, work.save(row, "lease"))
 
 
+def outlook(index: Index, per_step: int) -> object:
+    """Returns the facts, other than time, on which a refusal of a lease depends. While they stay
+    the same, a refused request is refused again, unless some lease ends by time."""
+    unfinished = index.unfinished.values()
+    return (
+        index.progress.version,
+        index.in_flight // per_step,
+        index.counts["group/train/expired"],
+        len(index.draws),
+        sum(index.tasks.values()),
+        *(each.unheld for each in unfinished),
+    )
+
+
 def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
     """Extends leases. Returns the groups that this actor no longer holds."""
     check_name(args.actor, "actor")
@@ -92,7 +111,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 def extend(work: UnitOfWork, seconds: float) -> None:
     """Prolongs all leases and all draws. `seconds`: how long the service stood still."""
     index = work.index
-    for row in [*index.unfinished("eval"), *index.unfinished("train")]:
+    for row in chain(*index.unfinished.values()):
         if row.has_holder:
             work.save(row.with_changes(deadline=row.deadline + seconds), "clock")
     index.last_seen = {name: at + seconds for name, at in index.last_seen.items()}
@@ -104,17 +123,15 @@ def expire_overdue(work: UnitOfWork) -> None:
     index = work.index
     draw_deadlines.expire_overdue(work)
     _expire_leases(work, work.now)
-    learner, limit = index.progress.version, work.config.max_staleness
-    for row in index.unheld("train"):
-        if row.oldest_version >= 0 and is_stale(row.oldest_version, learner=learner, limit=limit):
-            work.expire(row, "stale", "clock")
+    oldest = oldest_fresh(learner=index.progress.version, limit=work.config.max_staleness)
+    for row in index.unfinished["train"].unheld_older_than(oldest):
+        work.expire(row, "stale", "clock")
 
 
 def _expire_leases(work: UnitOfWork, before: float) -> bool:
     """Expires leases whose deadline is earlier than time `before`. Returns whether any expired."""
-    index = work.index
-    rows = [*index.unfinished("eval"), *index.unfinished("train")]
-    overdue = [row for row in rows if row.has_holder and row.deadline < before]
+    unfinished = work.index.unfinished
+    overdue = [*unfinished["eval"].due_before(before), *unfinished["train"].due_before(before)]
     for row in overdue:
         work.count("leases_expired")
         work.save(row.with_changes(lease_expired=True), "clock")
@@ -137,8 +154,15 @@ def check_name(name: str, what: str) -> None:
         )
 
 
+def hands_archived(txn: Txn, plan: GroupPlan) -> bool:
+    """Whether a plan hands out archived attempts. `lease` leaves `handed` empty then, since reading
+    them may take long."""
+    return len(in_store(txn, plan.handed)) < len(plan.handed)
+
+
 def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
     parts = work.txn.parts(row.group_id)
+    quick = not hands_archived(work.txn, row.plan)
     return Lease(
         group_id=row.group_id,
         task=work.txn.task(row.purpose, row.tag, row.task_index),
@@ -151,24 +175,27 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
         reflections=tuple(
             codec.decode(ReflectionRecord, data) for data in parts.reflections.values()
         ),
-        handed=handed_attempts(work, row),
+        handed=handed_attempts(work.txn, row.group_id, row.plan.handed) if quick else (),
     )
 
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
     """Counts unfinished groups whose lease was renewed in the last SILENT_S seconds."""
     since = work.now + work.config.lease_s - SILENT_S
-    rows = work.index.unfinished(purpose)
-    return sum(row.has_holder and row.deadline >= since for row in rows)
+    return work.index.unfinished[purpose].due_from(since)
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
     """Returns an unheld evaluation group, else a new one, else None. Skips evaluations that need a
     newer version than the actor has."""
     progress = work.index.progress
-    for row in work.index.unheld("eval"):
-        if args.version >= progress.eval_min_version.get(row.tag, 0):
-            return row
+    allowed = [
+        row
+        for tag, row in work.index.unfinished["eval"].unheld_tags()
+        if args.version >= progress.eval_min_version.get(tag, 0)
+    ]
+    if allowed:
+        return min(allowed, key=lambda row: row.group_id)
     for tag in pending_tags(work):
         if args.version >= progress.eval_min_version.get(tag, 0):
             index = progress.eval_next.get(tag, 0)
@@ -180,12 +207,13 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
     """Returns an unheld training group, else a new one, else a Wait with the reason."""
     index = work.index
-    unheld = index.unheld("train")
-    if not unheld and not index.tasks["train", ""]:
-        return Wait(_why_no_task(work, args), RETRY_S)
+    unfinished = index.unfinished["train"]
+    first = unfinished.first_unheld()
+    if first is None and not index.tasks["train", ""]:
+        return _no_task(work, args)
     if _first_step(work) and _count_held(work, "train") >= work.groups_per_step:
         return Wait("the first step: its groups are being generated", RETRY_S)
-    ahead = _ahead(work) - len(unheld)  # those cannot be finished before they are taken over
+    ahead = _ahead(work) - unfinished.unheld  # those cannot be finished before they are taken over
     granted = may_start(
         learner=index.progress.version,
         ahead=ahead,
@@ -194,8 +222,8 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
         actor=args.version,
     )
     if not granted:
-        return Wait(_why_not_admitted(work, args), RETRY_S)
-    return unheld[0] if unheld else next_in_cycle(work, args.plan)
+        return _not_admitted(work, args)
+    return first or next_in_cycle(work, args.plan)
 
 
 def _first_step(work: UnitOfWork) -> bool:
@@ -221,27 +249,32 @@ def _ahead(work: UnitOfWork) -> int:
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 
 
-def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
+def _not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> Wait:
     learner, limit = work.index.progress.version, work.config.max_staleness
     if learner - args.version > limit:
-        return (
+        return Wait(
             f"staleness: actor at version {args.version}, learner at version {learner}, "
-            f"limit {limit}: the actor waits for weights"
+            f"limit {limit}: the actor waits for weights",
+            RETRY_S,
+            for_weights=True,
         )
     held = draw_deadlines.describe_holders(work)
-    return (
+    return Wait(
         f"staleness: {_ahead(work)} groups in flight, learner at version {learner}, "
         f"actor at version {args.version}: the actor waits for the learner"
-        f"{held and '; ' + held}"
+        f"{held and '; ' + held}",
+        RETRY_S,
     )
 
 
-def _why_no_task(work: UnitOfWork, args: operations.AcquireLease) -> str:
+def _no_task(work: UnitOfWork, args: operations.AcquireLease) -> Wait:
     pending = pending_tags(work)
     if not pending:
-        return "tasks: all are leased; the actor waits for new tasks"
+        return Wait("tasks: all are leased; the actor waits for new tasks", RETRY_S)
     needed = work.index.progress.eval_min_version.get(pending[0], 0)
-    return (
+    return Wait(
         f"evaluation {pending[0]}: needs version {needed}, actor at version {args.version}: "
-        "the actor waits for weights"
+        "the actor waits for weights",
+        RETRY_S,
+        for_weights=True,
     )

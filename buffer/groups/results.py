@@ -1,12 +1,17 @@
-"""Accepts results of slots, and reflections. Keeps the progress of open slots for the next actor
-that leases the group."""
+"""Accepts results of slots, and reflections."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buffer.groups.completion import finish, with_received
 from buffer.groups.learner_version import check_version
-from buffer.groups.received import (
+from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage import result_checksums
+from buffer.storage.stored_rows import GroupRow
+from buffer.storage.transaction import Parts
+from buffer.wire import operations
+from buffer.wire.operations import PutAck
+from buffer.wire.received import (
     K,
     R,
     Received,
@@ -14,20 +19,12 @@ from buffer.groups.received import (
     read_reflection,
     read_result,
 )
-from buffer.groups.staleness import is_stale
-from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage import result_checksums
-from buffer.storage.layout import part_key
-from buffer.storage.stored_rows import GroupRow
-from buffer.storage.transaction import Parts
-from buffer.wire import operations
-from buffer.wire.operations import Amount, PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
 from r3l.records import TASK_LIMIT, ReflectionRecord, SlotResult
 from r3l.weights.manifest import fingerprints_agree
 
-GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of what a group and a lease hold
+GROUP_LIMIT = codec.GROUP_LIMIT - 2 * TASK_LIMIT  # bytes of a group's results and reflections
 _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave room for failures
 
 
@@ -36,14 +33,14 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     different result, or a name another reflection."""
     if not args.results and not args.reflections:
         raise RecordError("a put has neither a result nor a reflection", field="results")
-    row = _row(work, args.group_id)
+    row = row_of(work, args.group_id)
     results = read_distinct(args.results, read_result, lambda result: result.slot)
     reflections = read_distinct(args.reflections, read_reflection, lambda thought: thought.name)
     kept, named = result_checksums.by_slot(row), dict(row.reflections)
     new = [received for slot, received in results.items() if slot not in kept]
     thoughts = [received for name, received in reflections.items() if name not in named]
     if new or thoughts:
-        _check_put(work, row, args.actor, new, thoughts)
+        check_put(work, row, args.actor, new, thoughts)
     _check_same(row, "slot", kept, results)
     _check_same(row, "reflection", named, reflections)
     if new or thoughts:
@@ -52,44 +49,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     return PutAck(new=len(new) + len(thoughts), complete=row.all_resolved)
 
 
-def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
-    """Replaces the stored progress of an open slot. Returns 0 if the slot is resolved."""
-    row = _row(work, args.group_id)
-    received = read_result(memoryview(args.result))
-    result = received.record
-    if result.trajectory is None:
-        raise RecordError(f"progress of slot {result.slot}: has no trajectory", field="trajectory")
-    if result.slot in row.resolved_slots:
-        return Amount(0)
-    _check_put(work, row, args.actor, [received])
-    work.txn.put("partial", part_key(row.group_id, result.slot), received.encoded)
-    return Amount(1)
-
-
-def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the stored progress of open slots. Deletes progress that is damaged, too large for
-    one reply or too old to train on."""
-    found, room = [], _limit(row) - row.nbytes
-    learner, limit = work.index.progress.version, work.config.max_staleness
-    for key in work.txn.partial_keys(row.group_id):
-        try:
-            data = work.txn.get("partial", key) or b""
-            result = codec.decode(SlotResult, data)
-            oldest = result.trajectory.oldest_version if result.trajectory else learner
-            stale = row.purpose == "train" and is_stale(oldest, learner=learner, limit=limit)
-            cause = "stale" if stale else "too_large" if len(data) > room else ""
-        except (StoreError, RecordError):
-            cause = "damaged"
-        if cause:
-            work.txn.delete("partial", key)
-            work.count(f"partial_dropped/{cause}")
-        else:
-            room -= len(data)
-            found.append(result)
-    return tuple(found)
-
-
-def _row(work: UnitOfWork, group_id: str) -> GroupRow:
+def row_of(work: UnitOfWork, group_id: str) -> GroupRow:
     """Returns a group's row. Raises LeaseLost if it was evicted, NotFound if it never existed."""
     row = work.find(group_id)
     if row is None and work.txn.evicted(group_id):
@@ -104,7 +64,7 @@ def _row(work: UnitOfWork, group_id: str) -> GroupRow:
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_put(
+def check_put(
     work: UnitOfWork,
     row: GroupRow,
     actor: str,
@@ -131,8 +91,8 @@ def _check_put(
             state=row.state,
         )
     size = sum(len(each.encoded) for each in received)
-    if row.nbytes + size > _limit(row) and size > _SMALL * len(received):
-        raise LimitExceeded(f"group {row.group_id}: {row.nbytes + size} bytes; limit {_limit(row)}")
+    if row.nbytes + size > GROUP_LIMIT and size > _SMALL * len(received):
+        raise LimitExceeded(f"group {row.group_id}: {row.nbytes + size} bytes; limit {GROUP_LIMIT}")
     if len(row.reflections) + len(reflections) > operations.REFLECTIONS_LIMIT:
         raise LimitExceeded(
             f"group {row.group_id}: may have at most {operations.REFLECTIONS_LIMIT} reflections"
@@ -141,10 +101,9 @@ def _check_put(
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def _limit(row: GroupRow) -> int:
-    """Returns the largest size of a group's results and reflections, in bytes. A lease has them and
-    the stored attempts of the group's plan in one message."""
-    return GROUP_LIMIT - (operations.HANDED_BYTES if row.plan.handed else 0)
+def free_bytes(row: GroupRow) -> int:
+    """Returns how many bytes of results and reflections a group may still get."""
+    return GROUP_LIMIT - row.nbytes
 
 
 def _check_same(

@@ -24,19 +24,17 @@ I leaves out groups without a holder, which could block their own takeover forev
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """
 
-from buffer.storage.stored_rows import GroupRow
-
 
 def may_start(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if an actor at version `actor` may start a group under the staleness bound η."""
     return learner + ahead // per_step - actor <= max_staleness
 
 
-def too_old(row: GroupRow, *, learner: int, limit: int) -> bool:
-    """True if a group is stale. An inserted group never is."""
-    return not row.source and is_stale(row.oldest_version, learner=learner, limit=limit)
+def oldest_fresh(*, learner: int, limit: int) -> int:
+    """Returns the oldest version that is not stale."""
+    return learner - limit
 
 
 def is_stale(oldest: int, *, learner: int, limit: int) -> bool:
     """True if a group's oldest version is more than `limit` versions behind the learner."""
-    return learner - oldest > limit
+    return oldest < oldest_fresh(learner=learner, limit=limit)

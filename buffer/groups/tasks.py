@@ -1,6 +1,6 @@
 """Registers tasks, chooses the next task to lease, and plans its group."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from buffer.groups.unit_of_work import UnitOfWork
@@ -9,13 +9,14 @@ from buffer.sampling.task_samplers import TaskView
 from buffer.sampling.timed_worker import Ask
 from buffer.storage.layout import INSERTED, task_id_key
 from buffer.storage.stored_rows import GroupRow
+from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.algorithms.facts import LeaseFacts, StoredAttempt
 from r3l.algorithms.rehearsal import rules
 from r3l.errors import Conflict, LimitExceeded, RecordError
-from r3l.records import GroupPlan, Purpose, Recalled, Task
+from r3l.records import AttemptKey, GroupPlan, Purpose, Recalled, Task
 from r3l.settings import user_class
 
 PLAN = 1  # place of the plan's random numbers among those of a group
@@ -75,15 +76,15 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan | None) -> GroupRow:
         found = work.txn.finished(work.txn.task("train", "", place).task_id)
         return (row for row in found if not row.source)
 
-    sampler = work.config.tasks
-    with user_class.errors_named(f"buffer.tasks {sampler.name}: next"):
+    sampler = work.config.task_sampler
+    with user_class.errors_named(f"buffer.task_sampler {sampler.name}: next"):
         view = TaskView(work.seed, epoch, position, size, history)
         task = task_samplers.make(sampler).next(view)
         if task not in range(size):
             raise ValueError(f"{task!r:.80} is not a task index; the indices are 0 to {size - 1}")
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan or GroupPlan(1))
-    return row if plan else row.with_changes(plan=_planned(work, row, epoch))
+    return row if plan else row.with_changes(plan=_make_plan(work, row, epoch))
 
 
 def new_group(
@@ -118,12 +119,12 @@ def check_plan(plan: GroupPlan) -> None:
         )
 
 
-def handed_attempts(work: UnitOfWork, row: GroupRow) -> tuple[Recalled, ...]:
-    """Returns the stored attempts of a group's plan. Leaves out those that are evicted or damaged,
-    and those that would exceed HANDED_BYTES."""
+def handed_attempts(txn: Txn, into: str, keys: Sequence[AttemptKey]) -> tuple[Recalled, ...]:
+    """Returns the stored attempts that the plan of the group `into` hands out. Leaves out those
+    that are evicted or damaged, and those that would exceed HANDED_BYTES."""
     found, room = list[Recalled](), operations.HANDED_BYTES
-    for key in row.plan.handed:
-        attempt = task_history.read(work.txn, row.group_id, key.group_id, key.slot)
+    for key in keys:
+        attempt = task_history.read(txn, into, key.group_id, key.slot)
         if attempt is not None:
             size = len(codec.encode(attempt))
             if size <= room:
@@ -132,13 +133,20 @@ def handed_attempts(work: UnitOfWork, row: GroupRow) -> tuple[Recalled, ...]:
     return tuple(found)
 
 
-def _planned(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
+def in_store(txn: Txn, keys: Sequence[AttemptKey]) -> list[AttemptKey]:
+    """Returns the stored attempts that are not in the archive, which may be slow to read."""
+    rows = ((key, txn.row(key.group_id)) for key in keys)
+    return [key for key, row in rows if row is None or row.archived is None]
+
+
+def _make_plan(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
     """Lets the algorithm plan a new group. A restarted service makes the same plan."""
     progress = work.index.progress
+    which: dict[str, Any] = {"waiting": progress.closed, "imported": work.config.recall_imported}
 
     def decide(ask: Ask) -> GroupPlan:
         def read() -> list[StoredAttempt]:
-            return list(task_history.attempts(work.txn, row.task_id, waiting=progress.closed))
+            return list(task_history.attempts(work.txn, row.task_id, **which))
 
         return work.algorithm.plan(
             LeaseFacts(
@@ -156,9 +164,7 @@ def _planned(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
         known = [
             key
             for key in getattr(plan, "handed", ())
-            if task_history.holds(
-                work.txn, row.task_id, key.group_id, key.slot, waiting=progress.closed
-            )
+            if task_history.holds(work.txn, row.task_id, key.group_id, key.slot, **which)
         ]
         if broken := rules.of_plan(plan, known):
             raise ValueError(broken)
@@ -167,7 +173,8 @@ def _planned(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
             check_plan(checked)
         except (RecordError, LimitExceeded) as error:
             raise ValueError(str(error)) from None
-        if len(handed_attempts(work, row.with_changes(plan=checked))) < len(checked.handed):
+        quick = in_store(work.txn, checked.handed)
+        if len(handed_attempts(work.txn, row.group_id, quick)) < len(quick):
             raise ValueError(
                 f"the attempts that it hands out have more than {operations.HANDED_BYTES} bytes"
             )

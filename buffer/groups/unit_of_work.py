@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from buffer.groups import states
-from buffer.groups.index import Index
 from buffer.groups.states import Trigger
+from buffer.indexes.index import Index
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
 from buffer.sampling.live_sampler import LiveSampler
 from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
-from buffer.storage.stored_rows import DrawRow, GroupRow
+from buffer.storage.stored_rows import ArchivePlace, DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
 from r3l.algorithms.algorithm import Algorithm
 from r3l.models.vocabulary import vocabulary
@@ -71,6 +71,11 @@ class UnitOfWork:
             self.index.sampler_restored = True
         return self._rules.sampler
 
+    def forget_sampler(self) -> None:
+        """Makes the next draw begin with the sampler's state in the store, because its last picks
+        were not drawn."""
+        self.index.sampler_restored = False
+
     @property
     def vocabulary(self) -> int | None:
         """The number of tokens that the run's model knows (Rules.vocabulary)."""
@@ -89,8 +94,8 @@ class UnitOfWork:
         before = self.find(row.group_id)
         states.check_move(before, row, by)
         self.txn.put_row(row)
-        if before is None or before.closed != row.closed:
-            self.txn.set_live(row)
+        if before is None or before.state != row.state:
+            self.txn.list_state(row, before)
         self._add(counts.added(before, row))
         self.index.put(row)
         return row
@@ -105,6 +110,15 @@ class UnitOfWork:
         self.txn.evict(row)
         self.index.forget_replay(row)
         self._add(counts.evicted(row))
+
+    def archive(self, row: GroupRow, place: ArchivePlace) -> None:
+        """Deletes the record of a closed group, whose archived copy was compared with it."""
+        states.check_evict(row)
+        after = row.with_changes(archived=place)
+        self.txn.put_row(after)
+        self.txn.delete_record(after)
+        self.index.forget_replay(row)
+        self._add(counts.added(row, after))
 
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expires a group and records the cause. The group's results stay readable.

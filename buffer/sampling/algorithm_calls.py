@@ -59,7 +59,7 @@ class AlgorithmCalls:
         `check` raises ValueError for a wrong decision. Errors of the store are raised."""
         if time.monotonic() < self._rests_until.get(method, 0.0):
             return None
-        outcome = self._directly(decide) if self._is_own else self._limited(method, decide)
+        outcome = self._directly(decide) if self._is_own else self._run_in_time(method, decide)
         failure = outcome.error
         if failure is None:
             try:
@@ -79,7 +79,7 @@ class AlgorithmCalls:
         except Exception as error:
             return Outcome(error=error)
 
-    def _limited(self, method: Method, decide: Callable[[Ask], T]) -> Outcome[T]:
+    def _run_in_time(self, method: Method, decide: Callable[[Ask], T]) -> Outcome[T]:
         """Calls `decide` in another thread."""
         worker = self._worker or TimedWorker("algorithm")
         self._worker = None

@@ -3,30 +3,42 @@
     store ─ saved state ─► restore ─► pick ─ groups of a batch ─► draw
                                        └──── state ─► store, in the draw's transaction
 
-Without `state` a sampler must pick by seed, version and candidates alone. If its attributes change
-in `pick`, a restart would lose what they hold, so the pick is refused.
+Without `state` a sampler must pick by seed, version and candidates alone. If attributes of it or
+of its class change in `pick`, a restart would lose what they hold, so the pick is refused.
+
+A user's `pick` runs in another thread, and so does the look at its attributes, so that the writer
+never waits for longer than LIMIT_S.
 """
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from buffer.indexes.drawable_groups import Candidates
 from buffer.sampling import samplers
 from buffer.sampling.samplers import Pick, Sampler
+from buffer.sampling.timed_worker import Ask, TimedWorker
 from buffer.storage.stored_rows import GroupRow
 from r3l import codec
 from r3l.algorithms.facts import RandomSource
 from r3l.errors import RecordError, UserError
+from r3l.notices import notice
+from r3l.records import LARGEST_REWARD
 from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import user_class
 
 STATE_LIMIT = 1 << 20  # bytes of a sampler's state, written at every draw
 DEEPEST = 8  # values inside each other that are watched
-log = logging.getLogger(__name__)
+LIMIT_S = 10.0  # seconds that a user's pick may take, with the look at what it changed
+PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+UNWATCHED = (ModuleType, logging.Filterer, logging.LoggerAdapter)
+"""What changes by itself when it is used, such as a logger's cache of levels. A restart loses none
+of it. `Filterer` is the base of loggers and of their handlers."""
 
 
 class LiveSampler:
@@ -36,6 +48,7 @@ class LiveSampler:
         self._config, self._is_new = config, True
         self._sampler = samplers.make(config)
         self._is_own = ".py:" in config.name
+        self._worker: TimedWorker | None = None
 
     @property
     def keeps_state(self) -> bool:
@@ -50,10 +63,10 @@ class LiveSampler:
             return
         found = codec.unpack(saved, 2 * STATE_LIMIT)
         if found["sampler"] != self._config.name or not self.keeps_state:
-            log.warning(
-                "the state of the sampler %s is not used by %s, which picks now",
-                found["sampler"], self._config.name,
-            )  # fmt: skip
+            notice(
+                f"the state of the sampler {found['sampler']} is not used by {self._config.name}, "
+                "which picks from here on, and is gone once that has drawn with a state of its own"
+            )
             return
         self._is_new = False
         with user_class.errors_named(f"{self._name}: restore"):
@@ -77,32 +90,77 @@ class LiveSampler:
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         """Lets the sampler pick. Raises UserError, which names its file and line, if it fails or
         does not return `count` picks of different candidates."""
-        watched = self._is_own and not self.keeps_state
-        before = self._attributes() if watched else {}
         self._is_new = False
+        if self._is_own:  # it runs in another thread, and may keep them
+            candidates = list(candidates)
         with user_class.errors_named(f"{self._name}: pick"):
-            picks = list(self._sampler.pick(candidates, count, source))
-        _check(f"{self._name}: pick", picks, candidates, count)
-        if watched and (now := self._attributes()) != before:
-            changed = sorted(n for n in before | now if before.get(n) != now.get(n))
+            found, changed = self._picks(candidates, count, source)
+        picks = _checked(f"{self._name}: pick", found, candidates, count)
+        if changed:
             raise UserError(
                 f"{self._name}: pick changed self.{changed[0]}, which a restart of the service "
                 "would lose; define state() and restore(state), or keep nothing between picks"
             )
         return picks
 
+    def _picks(
+        self, candidates: Sequence[GroupRow], count: int, source: RandomSource
+    ) -> tuple[list[object], list[str]]:
+        """Calls `pick`. Returns its picks, and the watched attributes that it changed. Raises
+        whatever it raises, and TimeoutError if it takes too long."""
+        is_watched = self._is_own and not self.keeps_state
+
+        def pick(_: Ask) -> tuple[list[object], list[str]]:
+            before = self._attributes() if is_watched else {}
+            found: object = self._sampler.pick(candidates, count, source)
+            if isinstance(found, str) or not isinstance(found, Iterable):
+                raise TypeError(f"it returned {found!r:.80}, which is no list of picks")
+            picks = list(found)
+            now = self._attributes() if is_watched else {}
+            return picks, sorted(n for n in before | now if before.get(n) != now.get(n))
+
+        if not self._is_own:
+            return pick(lambda function: function())
+        worker, self._worker = self._worker or TimedWorker("sampler"), None
+        try:
+            outcome = worker.run(pick, LIMIT_S)
+        except BaseException:
+            worker.give_up()
+            raise
+        self._worker = worker
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value or ([], [])
+
     @property
     def _name(self) -> str:
         return f"buffer.sampler {self._config.name}"
 
     def _attributes(self) -> dict[str, object]:
-        """Returns a value for each attribute; it differs if the attribute has changed. Leaves out
-        cached properties."""
-        kind, found = type(self._sampler), dict[str, object]()
-        for name, value in vars(self._sampler).items():
-            if not isinstance(getattr(kind, name, None), cached_property):
-                found[name] = _mark(value)
-        return found
+        """Returns a value for each attribute of the sampler and of its class; it differs if the
+        attribute has changed. Leaves out cached properties and functions."""
+        kind, values = type(self._sampler), dict[str, object]()
+        for base in reversed(kind.__mro__[: kind.__mro__.index(Sampler)]):
+            values |= {name: each for name, each in vars(base).items() if _holds(name, each)}
+        values |= _own(self._sampler)
+        return {name: _mark(value) for name, value in values.items()}
+
+
+def _holds(name: str, value: object) -> bool:
+    """Whether an attribute of a class can hold what a pick remembers."""
+    return not name.startswith(("__", "_abc_")) and not (
+        callable(value) or isinstance(value, property | cached_property | classmethod)
+    )
+
+
+def _own(value: object) -> dict[str, object]:
+    """Returns the attributes of an object, without its cached properties."""
+    kind, held = type(value), getattr(value, "__dict__", {})
+    return {
+        name: each
+        for name, each in held.items()
+        if not isinstance(getattr(kind, name, None), cached_property)
+    }
 
 
 def _mark(value: Any, inside: tuple[int, ...] = ()) -> object:
@@ -110,6 +168,8 @@ def _mark(value: Any, inside: tuple[int, ...] = ()) -> object:
     seen. `inside`: ids of the values that hold it."""
     if isinstance(value, bool | int | float | str | bytes | None):
         return repr(value)
+    if isinstance(value, UNWATCHED):
+        return id(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, np.random.Generator):
@@ -118,24 +178,57 @@ def _mark(value: Any, inside: tuple[int, ...] = ()) -> object:
         return id(value)
     inside = (*inside, id(value))
     if isinstance(value, Mapping):
-        return [(_mark(key, inside), _mark(each, inside)) for key, each in value.items()]
+        return _marks(list(value), inside), _marks(list(value.values()), inside)
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return [_mark(each, inside) for each in value]
-    return id(value), _mark(getattr(value, "__dict__", None), inside)
+        return _marks(list(value), inside)
+    return id(value), _mark(_own(value), inside)
 
 
-def _check(what: str, picks: Sequence[object], candidates: Sequence[GroupRow], count: int) -> None:
-    """Raises UserError unless `picks` are `count` picks of different candidates."""
+def _marks(values: list[Any], inside: tuple[int, ...]) -> object:
+    """Returns the mark of a list. Plain values are not written as text, which takes ten times as
+    long; their types tell 1, 1.0 and True apart."""
+    kinds = list(map(type, values))
+    if PLAIN.issuperset(kinds):
+        return values, kinds
+    return [_mark(each, inside) for each in values]
+
+
+def _checked(
+    what: str, found: Sequence[object], candidates: Sequence[GroupRow], count: int
+) -> list[Pick]:
+    """Returns `found`. Raises UserError unless it holds `count` picks of different candidates."""
     rule = f"it must return {count} picks, each of a different candidate"
-    known, seen = {row.group_id for row in candidates}, set[str]()
-    for pick in picks:
-        if not isinstance(pick, Pick):
-            raise UserError(f"{what} returned {pick!r:.80}, which is no Pick; {rule}")
+    picks, known = dict[str, Pick](), _names(candidates)
+    for pick in found:
+        if not isinstance(pick, Pick) or not isinstance(pick.row, GroupRow):
+            raise UserError(f"{what} returned {pick!r:.80}, which is no Pick of a row; {rule}")
         name = pick.row.group_id
-        if name in seen:
+        if name in picks:
             raise UserError(f"{what} returned group {name} twice; {rule}")
         if name not in known:
             raise UserError(f"{what} returned group {name}, which is no candidate; {rule}")
-        seen.add(name)
+        for field, most in (("probability", 1.0), ("weight", LARGEST_REWARD)):
+            if not _is_within(getattr(pick, field), most):
+                raise UserError(
+                    f"{what} gave group {name} the {field} {getattr(pick, field)!r:.40}; it must "
+                    f"be a number from 0 to {most:g}"
+                )
+        picks[name] = Pick(pick.row, float(pick.probability), float(pick.weight))
     if len(picks) != count:
         raise UserError(f"{what} returned {len(picks)} picks; {rule}")
+    return list(picks.values())
+
+
+def _names(candidates: Sequence[GroupRow]) -> Container[str]:
+    """Returns what holds the ids of the candidates."""
+    if isinstance(candidates, Candidates):
+        return candidates.names
+    return {row.group_id for row in candidates}
+
+
+def _is_within(value: Any, most: float) -> bool:
+    """Whether a value is a number from 0 to `most`."""
+    try:
+        return not isinstance(value, str) and 0 <= float(value) <= most  # NaN is not
+    except (TypeError, ValueError):
+        return False

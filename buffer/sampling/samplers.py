@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError, create_model
 
+from buffer.indexes.drawable_groups import numbers_of
 from buffer.storage.stored_rows import GroupRow
 from r3l.algorithms.facts import RandomSource
 from r3l.errors import UserError
@@ -32,7 +33,7 @@ class Pick:
 
     `probability`: the chance P that this group is picked first, or 1 if the sampler is not random.
     `weight`: importance weight (n P)^-β over n candidates (prioritised experience replay, arXiv
-    1511.05952, section 3.4).
+    1511.05952, section 3.4); 1 if all candidates are picked, since nothing is then chosen.
     """
 
     row: GroupRow
@@ -90,10 +91,9 @@ class Prioritised(Sampler):
     """
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        given = [row.contrast if row.priority is None else row.priority for row in candidates]
-        uses = np.array([row.uses for row in candidates])
+        given, uses = numbers_of(candidates).T
         kept = np.maximum(0.0, 1.0 - self.config.decay * uses)
-        weights = (np.array(given) * kept + FLOOR) ** self.config.alpha
+        weights = (given * kept + FLOOR) ** self.config.alpha
         return _random(candidates, weights, count, source, self.config.beta)
 
 
@@ -122,8 +122,8 @@ def own_settings(kind: type[Sampler], given: Mapping[str, Any]) -> dict[str, Any
                 continue
             if name in SamplerConfig.model_fields or hasattr(Sampler, name) or name == "config":
                 raise UserError(
-                    f"buffer.sampler: {kind.__name__}.{name} has the name of something that every "
-                    "sampler has (self.config has the settings of all samplers); rename it"
+                    f"buffer.sampler: {kind.__name__}.{name} has the name of an attribute or a "
+                    "setting of every sampler; rename it (self.config has the settings of all)"
                 )
             fields[name] = (hint, getattr(kind, name, ...))
     section = create_model(kind.__name__, __base__=Section, **fields)
@@ -151,10 +151,16 @@ def _random(
     """Picks `count` candidates one by one, with probabilities proportional to their weights w_i.
 
     Draws an exponential time with rate w_i for each candidate and picks the smallest times
-    (Efraimidis and Spirakis 2006).
+    (Efraimidis and Spirakis 2006). Looks at the rows of the picked ones alone.
     """
     arrival = source().standard_exponential(len(candidates)) / weights
-    picked = np.argsort(arrival, kind="stable")[:count]
-    probability = weights / weights.sum()
+    first = np.argpartition(arrival, count - 1)[:count] if count < len(arrival) else slice(None)
+    picked = np.arange(len(arrival))[first][np.argsort(arrival[first], kind="stable")]
+    probability = weights[picked] / weights.sum()
+    if count >= len(candidates):  # such as the new groups beside a share that is replayed
+        beta = 0.0
     importance = (len(candidates) * probability) ** -beta
-    return [Pick(candidates[i], float(probability[i]), float(importance[i])) for i in picked]
+    return [
+        Pick(candidates[i], float(p), float(w))
+        for i, p, w in zip(picked, probability, importance, strict=True)
+    ]

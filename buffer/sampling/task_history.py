@@ -35,14 +35,15 @@ def usable(row: GroupRow) -> bool:
 
 
 def attempts(
-    txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
+    txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False, imported: bool = False
 ) -> Iterator[StoredAttempt]:
     """Yields the attempts of a task's closed groups, newest group first. `waiting` (for a store
-    without actors): also yields the attempts of complete and drawn groups."""
+    without actors): also yields the attempts of complete and drawn groups. `imported`: also those
+    of inserted groups (buffer.recall_imported)."""
     found = (
         row
         for row in txn.finished(task_id)
-        if row.group_id != excluded and _is_history(txn, row, waiting)
+        if row.group_id != excluded and _is_history(txn, row, waiting, imported)
     )
     for row in islice(found, GROUPS):
         for slot, of, reward in row.attempts:
@@ -50,13 +51,20 @@ def attempts(
 
 
 def holds(
-    txn: Txn, task_id: str, group_id: str, slot: int, *, excluded: str = "", waiting: bool = False
+    txn: Txn,
+    task_id: str,
+    group_id: str,
+    slot: int,
+    *,
+    excluded: str = "",
+    waiting: bool = False,
+    imported: bool = False,
 ) -> bool:
     """Whether an attempt is among those that `attempts` yields, or would yield without a limit."""
     row = txn.row(group_id) if group_id != excluded else None
     if row is None or (row.task_id, row.purpose) != (task_id, "train") or slot not in row.played:
         return False
-    return row.all_resolved and _is_history(txn, row, waiting)
+    return row.all_resolved and _is_history(txn, row, waiting, imported)
 
 
 def read(txn: Txn, into: str, group_id: str, slot: int) -> Recalled | None:
@@ -64,13 +72,15 @@ def read(txn: Txn, into: str, group_id: str, slot: int) -> Recalled | None:
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
-    group = codec.decode(Group, txn.record(group_id))
+    group = codec.decode(Group, txn.record(group_id))  # an archived one is still in memory
     for attempt in group.trajectories:
         if attempt.slot == slot:
             return Recalled(into, group_id, attempt)
     return None
 
 
-def _is_history(txn: Txn, row: GroupRow, waiting: bool) -> bool:
-    is_own = not row.source  # inserted groups are replayed, not recalled
-    return is_own and (row.closed or waiting) and usable(row) and txn.record_is_sound(row)
+def _is_history(txn: Txn, row: GroupRow, waiting: bool, imported: bool) -> bool:
+    belongs = imported or not row.source  # inserted groups are replayed, and recalled if wanted
+    if not belongs or not (row.closed or waiting) or not usable(row):
+        return False
+    return row.archived is not None or txn.record_is_sound(row)  # an archived one is read if chosen

@@ -83,7 +83,7 @@ TASK_SAMPLERS: dict[str, type[TaskSampler]] = {"shuffled": Shuffled, "curriculum
 def make(config: TaskSamplerConfig) -> TaskSampler:
     """Makes the configured task sampler, built in or the user's own (`path/to/file.py:Class`).
     Raises UserError if it is unknown."""
-    return user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)(config)
+    return user_class.find("buffer.task_sampler", config.name, TASK_SAMPLERS, TaskSampler)(config)
 
 
 @lru_cache(maxsize=4)

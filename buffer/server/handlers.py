@@ -1,39 +1,44 @@
 """The service's handlers, one for each operation of buffer.wire.operations.
 
 Handlers of the writer change the store through a unit of work, after they checked everything.
-Handlers of the reader read one snapshot of the store. A handler refuses a request with an R3LError.
+Handlers of the readers read one snapshot of the store. A handler refuses a request with an
+R3LError.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from buffer.groups import draws, insertion, learner_version, leases, results, tasks
+from msgspec.structs import replace
+
+from buffer.groups import draws, insertion, learner_version, leases, progress, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, lookups, stats
 from buffer.storage.store import Store
-from buffer.storage.stored_rows import GroupRow, Status
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import ReceivedRequest
 from buffer.wire.operations import (
     AcquireLease,
     BufferStats,
     DrawHead,
-    Groups,
     Ids,
     Lease,
     Renew,
+    Thread,
     Wait,
 )
+from buffer.wire.sockets import Frame
+from r3l import codec
 from r3l.errors import IllegalMove, R3LError, SickResult
 from r3l.notices import notice_again
 from r3l.records import Record
 
-Read = Callable[[Txn], tuple[Record, list[bytes]]]  # returns a reply and the groups behind it
-Result = Record | R3LError | Read  # a Read is for the reader, after the commit
+Answer = tuple[Record, list[Frame]]  # a reply and the frames behind it
+Read = Callable[[Txn], Answer]
+Result = Record | Answer | R3LError | Read  # a Read is for a reading thread, after the commit
 
 
-WriteHandler = Callable[[UnitOfWork, ReceivedRequest], Record | Read]
+WriteHandler = Callable[[UnitOfWork, ReceivedRequest], Record | Answer | Read]
 ENDED = 1024
 """Number of remembered draw requests that got no groups. Late copies get no groups either."""
 
@@ -49,7 +54,7 @@ class WriteHandlers:
             "add_tasks": _needs_only_arguments(tasks.add_tasks),
             "lease": self._lease,
             "put": _needs_only_arguments(results.put),
-            "put_partial": _needs_only_arguments(results.put_partial),
+            "put_partial": _needs_only_arguments(progress.put_partial),
             "renew": self._renew,
             "release": _needs_only_arguments(leases.release),
             "draw": self._draw,
@@ -76,9 +81,19 @@ class WriteHandlers:
         except R3LError as error:
             return error
 
-    def _lease(self, work: UnitOfWork, request: ReceivedRequest) -> Lease | Wait:
+    def _lease(self, work: UnitOfWork, request: ReceivedRequest) -> Answer | Wait | Read:
         self._update_actor(request.arguments)
-        return leases.lease(work, request.arguments, request.rid)
+        lease = leases.lease(work, request.arguments, request.rid)
+        if isinstance(lease, Wait):
+            return lease
+        if not leases.hands_archived(work.txn, lease.plan):
+            return _on_the_wire(lease)
+
+        def read(txn: Txn) -> Answer:
+            handed = tasks.handed_attempts(txn, lease.group_id, lease.plan.handed)
+            return _on_the_wire(replace(lease, handed=handed))
+
+        return read
 
     def _renew(self, work: UnitOfWork, request: ReceivedRequest) -> Ids:
         self._update_actor(request.arguments)
@@ -95,8 +110,13 @@ class WriteHandlers:
         if drawn is None:
             self._ended.append(rid)
             return DrawHead(reason=draws.shortage(work, args))
-        now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
-        return lambda txn: (DrawHead(drawn, now), lookups.drawn(txn, drawn))
+        now = tuple(lookups.status(work.index.live[group_id]) for group_id in drawn.groups)
+
+        def read(txn: Txn) -> Answer:
+            part, frames = lookups.drawn(txn, drawn)
+            return DrawHead(drawn, now, frames=part.frames, left=part.left), frames
+
+        return read
 
     def _stats(self, work: UnitOfWork, request: ReceivedRequest) -> BufferStats:
         return stats.collect(work, self._store, self._actors, self._refused)
@@ -107,27 +127,22 @@ def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> Writ
     return lambda work, request: function(work, request.arguments)
 
 
-# ── reader ──────────────────────────────────────────────────────────────────────────────────
-
-ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
-
-
-def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
-    """Makes a handler that replies with the groups that `find` returns."""
-
-    def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
-        rows = find(txn, args)
-        return Groups(tuple(map(_status, rows))), lookups.records(txn, rows)
-
-    return handler
+def _on_the_wire(lease: Lease) -> Answer:
+    """Returns a lease, and behind it the results and reflections that its group has so far, which
+    together may be larger than a message."""
+    parts = (lease.accepted, lease.partial, lease.reflections)
+    frames: list[Frame] = [codec.encode(each) for part in parts for each in part]
+    following = (len(lease.accepted), len(lease.partial), len(lease.reflections))
+    return replace(lease, accepted=(), partial=(), reflections=(), following=following), frames
 
 
-def _status(row: GroupRow) -> Status:
-    return Status(row.state, row.cause, row.times)
+# ── readers ─────────────────────────────────────────────────────────────────────────────────
 
-
-READ_HANDLERS: dict[str, ReadHandler] = {
-    "query": _reply_with_groups(lookups.query),
-    "ledger": lambda txn, args: (lookups.ledger(txn, args), []),
-    "get": _reply_with_groups(lookups.groups),
+READ_HANDLERS: dict[Thread, dict[str, Callable[[Txn, Any], Answer]]] = {
+    "drawer": {"get_drawn": lookups.get_drawn},
+    "reader": {
+        "query": lookups.query,
+        "ledger": lambda txn, args: (lookups.ledger(txn, args), []),
+        "get": lookups.groups,
+    },
 }

@@ -1,7 +1,7 @@
 """The reply queue, and the number of unsent bytes of each client.
 
-    writer, reader ──deque, an eventfd──► front ──ROUTER──► network
-                └── unsent: bytes of large frames that libzmq has not released yet ───┘
+    writer, readers ──deque, an eventfd──► front ──ROUTER──► network
+                 └── unsent: bytes of large frames that libzmq has not released yet ───┘
 
 A large frame counts as unsent until libzmq releases it, after sending it or losing the connection.
 """
@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import zmq
 
 from buffer.wire import messages
-from buffer.wire.sockets import LARGE, send_message
-from r3l.errors import LimitExceeded, R3LError, SickResult
+from buffer.wire.messages import ReceivedRequest
+from buffer.wire.sockets import LARGE, Frame, send_message
+from r3l.errors import LimitExceeded, R3LError, RecordError, SickResult
 from r3l.records import Record
 
 UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sends it no groups
@@ -25,9 +26,18 @@ UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sen
 class EncodedReply(NamedTuple):
     """A reply as frames. `error`: the name under which an error is counted; "" without an error."""
 
-    client: bytes
+    request: ReceivedRequest
     error: str
-    frames: list[bytes]
+    frames: list[Frame]
+
+
+class _Tracked(NamedTuple):
+    """A large reply that libzmq has not released yet."""
+
+    tracker: Any
+    client: bytes
+    size: int
+    key: tuple[str, str]  # of its request
 
 
 class Replies:
@@ -37,7 +47,7 @@ class Replies:
     def __init__(self) -> None:
         self._waiting: deque[EncodedReply] = deque()
         self._unsent: Counter[bytes] = Counter()
-        self._tracked: deque[tuple[Any, bytes, int]] = deque()  # tracker, client, bytes
+        self._tracked: deque[_Tracked] = deque()
         self._lock = threading.Lock()
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -46,46 +56,59 @@ class Replies:
         os.eventfd_write(self.ready, 1)
 
     def put(
-        self, client: bytes, rid: str, reply: Record | R3LError, groups: Sequence[bytes] = ()
+        self, request: ReceivedRequest, reply: Record | R3LError, following: Sequence[Frame] = ()
     ) -> None:
-        """Queues the reply to a request: a record followed by groups, or an error."""
+        """Queues the reply to a request: a record and the frames behind it, or an error."""
         if isinstance(reply, R3LError):
-            frames = messages.error_frames(rid, reply)
+            frames = messages.error_frames(request.rid, reply)
             name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__
-            self._waiting.append(EncodedReply(client, name, frames))
+            self._waiting.append(EncodedReply(request, name, frames))
             return
-        frames = messages.reply_frames(rid, reply, groups)
+        try:
+            frames = messages.reply_frames(request.rid, reply, following)
+        except RecordError as error:  # in a thread without which the service would end
+            name = request.operation.name
+            self.put(request, LimitExceeded(f"{name}: the reply cannot be sent: {error}"))
+            return
         if size := _large(frames):
-            self._count(client, size)
-        self._waiting.append(EncodedReply(client, "", frames))
+            self._count(request.client, size)
+        self._waiting.append(EncodedReply(request, "", frames))
 
     def take(self) -> list[EncodedReply]:
         """Takes the queued replies. Call it only when `ready` is readable."""
         os.eventfd_read(self.ready)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:
-        """Sends a reply. Its large frames count as unsent until libzmq releases them."""
-        size = _large(frames)
+    def send(self, reply: EncodedReply, client: bytes, socket: Any) -> None:
+        """Sends a queued reply to a client, which may be another one than that which asked first.
+        Its large frames count as unsent until libzmq releases them."""
+        size = _large(reply.frames)
+        parts = [client, *reply.frames]
         if not size:
-            send_message(socket, [client, *frames])
+            send_message(socket, parts)
             return
+        if client != reply.request.client:
+            self._count(reply.request.client, -size)
+            self._count(client, size)
         try:
-            parts = [client, *frames]
             tracker = socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=True)
         except zmq.ZMQError:
             self._count(client, -size)
             raise
-        self._tracked.append((tracker, client, size))
+        self._tracked.append(_Tracked(tracker, client, size, reply.request.key))
+
+    def is_unsent(self, key: tuple[str, str], client: bytes) -> bool:
+        """Whether the reply to a request is still on its way out to this client."""
+        return any((each.key, each.client) == (key, client) for each in self._tracked)
 
     def release_sent(self) -> None:
         """Subtracts released frames from the unsent bytes of their clients."""
         for _ in range(len(self._tracked)):
-            tracker, client, size = self._tracked.popleft()
-            if tracker.done:
-                self._count(client, -size)
+            each = self._tracked.popleft()
+            if each.tracker.done:
+                self._count(each.client, -each.size)
             else:
-                self._tracked.append((tracker, client, size))
+                self._tracked.append(each)
 
     def unsent(self) -> dict[bytes, int]:
         with self._lock:
@@ -108,5 +131,5 @@ class Replies:
                 del self._unsent[client]
 
 
-def _large(frames: list[bytes]) -> int:
+def _large(frames: list[Frame]) -> int:
     return sum(len(frame) for frame in frames if len(frame) >= LARGE)

@@ -6,25 +6,29 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
 from buffer.groups.draw_deadlines import held_by
-from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.indexes.index import Index
 from buffer.storage.counts import slot_drops, stale_share, trained, under
 from buffer.storage.store import Store
 from buffer.wire.operations import NAME_LIMIT, BufferStats
 from r3l.errors import RecordError
 from r3l.records import GROUP_STATES, Purpose
 
-ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
+ACTORS_LIMIT = 4096
 METRICS_LIMIT = 256  # of one actor
+ACTORS_BYTES = 14 << 20  # of all metrics and their names: a reply has at most 16 MiB
+STARTED = time.time()
 COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_expired",
            "fingerprint_conflicts", "rewound", "rewound_evicted", "made", "inserted")  # fmt: skip
 
 
 class ActorReports:
-    """Each actor's latest metrics, and the time of their arrival."""
+    """Each actor's latest metrics, and the time of their arrival. Beyond ACTORS_LIMIT and
+    ACTORS_BYTES, the actors that have been silent for longest are forgotten."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
+        self._bytes = 0
 
     def update(self, actor: str, metrics: Mapping[str, float]) -> int:
         """Merges new metrics of an actor into its earlier metrics. Leaves out those that are not
@@ -41,14 +45,23 @@ class ActorReports:
                     "characters, all of them printable"
                 )
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        _, known = self._actors.pop(actor, (0.0, {}))
+        known = self._pop(actor)
         merged = known | finite
         if len(merged) > METRICS_LIMIT:
             merged = dict(list(merged.items())[-METRICS_LIMIT:])
         self._actors[actor] = (time.monotonic(), merged)
-        if len(self._actors) > ACTORS_LIMIT:
-            self._actors.popitem(last=False)
+        self._bytes += _size(actor, merged)
+        while len(self._actors) > ACTORS_LIMIT or self._bytes > ACTORS_BYTES:
+            self._pop(next(iter(self._actors)))
         return len(metrics) - len(finite)
+
+    def _pop(self, actor: str) -> dict[str, float]:
+        """Forgets an actor. Returns its metrics."""
+        if actor not in self._actors:
+            return {}
+        _, known = self._actors.pop(actor)
+        self._bytes -= _size(actor, known)
+        return known
 
     def report(self) -> dict[str, dict[str, float]]:
         """Returns each actor's metrics, with `seen_s`: seconds since it last sent metrics."""
@@ -56,6 +69,12 @@ class ActorReports:
         return {
             name: metrics | {"seen_s": now - at} for name, (at, metrics) in self._actors.items()
         }
+
+
+def _size(actor: str, metrics: Mapping[str, float]) -> int:
+    """Returns at most how many bytes an actor has in a reply. A name has 5 beside its text, a
+    number 9, a map 5; `seen_s` is one of its own."""
+    return 64 + len(actor.encode()) + sum(14 + len(name.encode()) for name in metrics)
 
 
 def collect(
@@ -72,6 +91,8 @@ def collect(
         replaced=dict(under(counts, "replaced")),
         slot_drops=slot_drops(counts),
         partial_dropped=dict(under(counts, "partial_dropped")),
+        archived=counts["archived"],
+        archive_failed=dict(under(counts, "archive_failed")),
         algorithm_failed=dict(under(counts, "algorithm_failed")),
         **{name: counts[name] for name in COUNTED},
         trained=trained(counts),
@@ -89,6 +110,8 @@ def collect(
         actors=actors.report(),
         undelivered=errors.pop("undelivered", 0),
         drawn_by=held_by(index.draws),
+        cpu_s=time.process_time(),
+        started=STARTED,
         refused={name: count for name, count in errors.items() if count},
     )
 

@@ -5,7 +5,8 @@
                                           ▼
               rebuild the index, carry out each request alone, reply to a failed one with its error
 
-A reply is sent only after the commit. Overdue leases expire every second. If nothing was committed
+A reply is sent only after the commit. A lease that has to wait may be parked instead
+(buffer.server.parked_leases). Overdue leases expire every second. If nothing was committed
 for more than STALLED_S seconds, for example because the disk was full, all leases and draws are
 extended by the length of this pause.
 """
@@ -14,15 +15,19 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 
 from buffer.groups import leases, retention
-from buffer.groups.index import Index
 from buffer.groups.unit_of_work import Rules, UnitOfWork
+from buffer.indexes.index import Index
+from buffer.server.archiver import Archiver
 from buffer.server.capacity import Capacity
+from buffer.server.fair_queue import FairQueue
 from buffer.server.handlers import Result, WriteHandlers
+from buffer.server.parked_leases import ParkedLeases
+from buffer.storage.archive_files import Archive
 from buffer.storage.store import Store
 from buffer.wire.messages import ReceivedRequest
+from buffer.wire.operations import Wait
 from r3l.errors import BufferError_, R3LError, StoreError, UserError
 from r3l.notices import notice_again
 
@@ -43,27 +48,35 @@ class Writer:
         self,
         store: Store,
         rules: Rules,
-        queue: SimpleQueue[ReceivedRequest | None],
+        queue: FairQueue,
         refused: Counter[str],
     ) -> None:
         self.store, self.rules, self.queue = store, rules, queue
         self.index = Index.load(store, rules.buffer)
         self.handlers = WriteHandlers(store, refused)
+        self.parked = ParkedLeases()
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure
         self._capacity = Capacity(store)
         self._ticked = self._readers_checked = 0.0
         self._worked = time.time()  # when the last transaction began in which actors could renew
         self._failed = False  # whether the last requests failed
+        address = rules.buffer.archive
+        self._archiver = Archiver(store, Archive(address)) if address else None
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Works until the queue yields None. Passes the results of each transaction to `send`.
-        Raises UserError if the store was moved or deleted."""
+        """Works until the queue has ended and is empty. Passes the results of each transaction to
+        `send`. Raises UserError if the store was moved or deleted."""
         running = True
         while running:
             requests, running = self._take()
-            results = self._transact(requests)
+            received = sum(request.nbytes for request in requests)
+            if running:
+                requests += self.parked.take(self._outlook, time.monotonic())
+            else:
+                requests += self.parked.take_all()
+            results = list(filter(self._is_answer, self._transact(requests)))
             if self.store.gone:  # before a reply claims that something is on disk
                 raise UserError(
                     f"store {self.store.folder}: was moved or deleted while it was served; results "
@@ -71,24 +84,31 @@ class Writer:
                 )
             if results:
                 send(results)
-            self.done_bytes += sum(request.nbytes for request in requests)
+            self.done_bytes += received
+
+    @property
+    def _outlook(self) -> object:
+        return leases.outlook(self.index, self.rules.groups_per_step)
+
+    def _is_answer(self, pair: tuple[ReceivedRequest, Result]) -> bool:
+        """Parks a lease for which there is no work, unless its time is over or no work would help.
+        Returns whether the result is the answer to the request."""
+        request, result = pair
+        if isinstance(result, Wait) and not result.for_weights and request.arguments.wait_s:
+            return not self.parked.park(request, time.monotonic())
+        if request.operation.name == "lease":
+            self.parked.answered(request, granted=not isinstance(result, Wait | R3LError))
+        return True
+
+    def stop_archiving(self) -> None:
+        """Ends the archiver's reads, so that the store can be closed."""
+        if self._archiver:
+            self._archiver.stop()
 
     def _take(self) -> tuple[list[ReceivedRequest], bool]:
         """Waits for requests. Returns them, and whether more may follow."""
-        requests: list[ReceivedRequest] = []
-        size = 0
-        try:
-            until = min(self._ticked + TICK_S, self._retain_at)
-            request = self.queue.get(timeout=max(0.0, until - time.monotonic()))
-            while request is not None:
-                requests.append(request)
-                size += request.nbytes
-                if len(requests) >= BATCH_REQUESTS or size >= BATCH_BYTES:
-                    return requests, True
-                request = self.queue.get_nowait()
-            return requests, False
-        except Empty:
-            return requests, True
+        until = min(self._ticked + TICK_S, self._retain_at, self.parked.next_at(self._outlook))
+        return self.queue.take(until, BATCH_REQUESTS, BATCH_BYTES)
 
     def _transact(self, requests: list[ReceivedRequest]) -> Results:
         """Carries out the requests in one transaction. Returns the results after the commit."""
@@ -135,6 +155,8 @@ class Writer:
             # comes after a pause, so that checks take at most 1 % of the time.
             pause = max(TICK_S, 100 * (time.monotonic() - now))
             self._retain_at = now if len(evicted) == retention.CHUNK else now + pause
+        if self._archiver:
+            self._archiver.tick(work)
         if now - self._readers_checked >= READER_CHECK_S:
             self._readers_checked = now
             self.store.clear_readers()

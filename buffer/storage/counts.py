@@ -1,7 +1,10 @@
 """The counts of a store: name -> number.
 
     group/PURPOSE/STATE    groups in the store
-    bytes                  bytes of the accepted results and reflections of groups in the store
+    bytes                  bytes of the accepted results and reflections in the store
+    archived               groups whose record is in the archive
+    archived_bytes         the bytes of these groups' results and reflections
+    archive_failed/KIND    failures to archive groups
     made                   groups ever made
     evicted/PURPOSE/STATE  evicted groups, by their last state
     evicted_bytes          the same of evicted groups
@@ -13,6 +16,7 @@
     algorithm_failed/NAME  failed calls of the algorithm's method NAME
     inserted/untrained     inserted groups in the store that wait for their first step
     inserted/evicted       those that were evicted before their first step
+    draws_pruned           draws that were removed, with their steps (buffer.groups.pruning)
     puts, draws, leases …  what the operations count
 
 A count changes in the same transaction as what it counts. So `made` is always the sum of all
@@ -27,7 +31,8 @@ from buffer.storage.stored_rows import GroupRow
 
 def present(row: GroupRow) -> dict[str, int]:
     """Returns what a group contributes to the counts while it is in the store."""
-    own = {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
+    own = {f"group/{row.purpose}/{row.state}": 1}
+    own |= {"archived": 1, "archived_bytes": row.nbytes} if row.archived else {"bytes": row.nbytes}
     waits = row.source and row.state == "trained" and not row.steps
     return own | ({"inserted/untrained": 1} if waits else {})
 

@@ -16,8 +16,10 @@ import psutil
 from lmdb import verify as lmdb_verify
 
 from buffer.storage import folder_lock
+from buffer.storage.archive_files import ARCHIVE, Archive
 from buffer.storage.layout import LAST_READERS, SCHEMA, TABLES
 from buffer.storage.store_path import check_store
+from buffer.storage.stored_rows import ArchivePlace
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
@@ -34,14 +36,15 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 class Store:
     """An open store. With `read_only`, the store can be opened while a service owns it.
 
-    `map_gib`: limit of the file size in GiB. None keeps the largest limit that was ever set.
+    `map_gib`: limit of the file size in GiB. None: the size of its disk.
     """
 
     def __init__(
-        self, folder: Path | str, *, map_gib: float | None = 64.0, read_only: bool = False
+        self, folder: Path | str, *, map_gib: float | None = None, read_only: bool = False
     ) -> None:
         self.folder = folder = Path(folder)
         self._pid = os.getpid()
+        self._archive: Archive | None = None
         if read_only:
             check_store(folder)
         _refuse_empty(folder)
@@ -51,7 +54,7 @@ class Store:
         try:
             if not (folder / "data.mdb").exists():
                 _create(folder)
-            self._open(int((map_gib or 0) * GIB), read_only)
+            self._open(int(map_gib * GIB) if map_gib else _disk_bytes(folder), read_only)
         except lmdb.ReadersFullError:
             self._unlock()
             raise UserError(f"store {folder}: {self.readers_full}") from None
@@ -129,7 +132,7 @@ class Store:
         self._refuse_fork()
         try:
             with self._env.begin(write=True) as raw:
-                yield Txn(raw, self._tables)
+                yield Txn(raw, self._tables, self._archived)
         except lmdb.MapFullError as error:
             raise StoreError(f"store {self.folder}: {self.map_used_up}", cause="disk") from error
         except lmdb.Error as error:
@@ -142,7 +145,16 @@ class Store:
         StoreError if other programs hold all places for readers."""
         self._refuse_fork()
         with self._view() as raw:
-            yield Txn(raw, self._tables)
+            yield Txn(raw, self._tables, self._archived)
+
+    def _archived(self, address: str, group_id: str, place: ArchivePlace) -> bytes:
+        """Reads an archived record. Raises StoreError."""
+        if self._archive is None or self._archive.address != address:
+            try:
+                self._archive = Archive(address)
+            except UserError as error:
+                raise StoreError(f"group {group_id}: {error}", cause=ARCHIVE) from None
+        return self._archive.record(group_id, place)
 
     def _view(self) -> Any:
         for attempt in range(2):
@@ -258,6 +270,13 @@ def _create(folder: Path) -> None:
     rename_whole(partial / "data.mdb", folder / "data.mdb")
     shutil.rmtree(partial)
     flush(folder.absolute().parent)
+
+
+def _disk_bytes(folder: Path) -> int:
+    """Returns a size that the file of a store cannot exceed. A map takes address space, no disk."""
+    disk = os.statvfs(folder)
+    size = (folder / "data.mdb").stat().st_size
+    return max(disk.f_blocks * disk.f_frsize, 2 * size, GIB) // PAGE * PAGE
 
 
 def _refuse_empty(folder: Path) -> None:

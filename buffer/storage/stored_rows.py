@@ -21,6 +21,16 @@ class RecalledRow(Record):
     slot: int
 
 
+class ArchivePlace(Record):
+    """Where a record is archived (buffer.storage.archive_files): the file's name, the row group,
+    the line in it, and the record's digest."""
+
+    file: str
+    row_group: Integer
+    row: Integer
+    digest: str
+
+
 class GroupRow(Record):
     """The mutable state of one group. For its states, see buffer.groups.states.
 
@@ -36,7 +46,7 @@ class GroupRow(Record):
     the group entered each state. `draw_id`: the latest draw, or 0 if there is none or the draw was
     undone. `steps`: optimizer steps that trained on the group. `source`: where an inserted group
     comes from; "" if actors of this run played it. `priority`: given by a consumer, or None. `env`:
-    name of the environment.
+    name of the environment. `archived`: where the record is, if it is not in the store.
 
     The names of buffer.tools.group_facts, which filters use, are attributes of a row.
     """
@@ -70,6 +80,7 @@ class GroupRow(Record):
     source: str = ""
     priority: float | None = None
     env: str = ""
+    archived: ArchivePlace | None = None
 
     def with_changes(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
@@ -172,12 +183,38 @@ class GroupRow(Record):
     def bytes(self) -> int:
         return self.nbytes
 
+    def listed_under(
+        self, purpose: Purpose | None, tag: str | None, state: GroupState | None
+    ) -> bool:
+        """Whether the group has this purpose, tag and state. None: any."""
+        return (
+            purpose in (None, self.purpose)
+            and tag in (None, self.tag)
+            and (state in (None, self.state))
+        )
+
     @property
     def closed(self) -> bool:
         """True if the group may be evicted: it is trained, expired or a finished evaluation."""
-        return self.state in ("trained", "expired") or (
-            self.purpose == "eval" and self.state == "complete"
-        )
+        return is_closed(self.purpose, self.state)
+
+
+def is_closed(purpose: Purpose, state: GroupState) -> bool:
+    """True if groups of this purpose and state may be evicted."""
+    return state in ("trained", "expired") or (purpose == "eval" and state == "complete")
+
+
+class ProgressLink(Record):
+    """A link of the chain of a slot's progress (buffer.groups.progress). `data`: the encoded result
+    so far in the first link, and in each later one what is new (buffer.wire.increments). `digest`:
+    of the encoded result so far. `rid`: id of the lease request of its sender. `serial`: counts
+    what a lease's holder sent; 0 if it does not count. `nbytes`: size of the chain up to it."""
+
+    data: bytes
+    digest: str
+    rid: str
+    serial: Integer = 0
+    nbytes: Integer = 0
 
 
 class Status(Record):
@@ -189,7 +226,7 @@ class Status(Record):
 
 
 class DrawRow(Record):
-    """One drawn batch and its outcome. Never deleted.
+    """One drawn batch and its outcome.
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
     newest groups that the algorithm refused since the previous draw. `recalled`: stored attempts
@@ -219,7 +256,9 @@ class TrainedAttempt(Record):
     `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: advantage
     of every token, or with `by_token` the mean over the tokens. `first_step`: index of the first
     trained turn. `weight`: weight of each trained token in the loss, including the group's
-    importance weight.
+    importance weight. `reliance`: of a retry, mean over its trained tokens of how much less likely
+    each is without the guidance that it read, in nats (r3l.algorithms.shared.reliance); None of
+    other attempts, and of those that were replayed or have no log-probabilities.
     """
 
     into: str
@@ -229,6 +268,7 @@ class TrainedAttempt(Record):
     first_step: Integer
     weight: float
     by_token: bool = False
+    reliance: float | None = None
 
 
 class LedgerRow(Record):

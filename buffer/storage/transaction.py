@@ -1,18 +1,19 @@
-"""One transaction: a typed view of the tables (buffer.storage.layout)."""
+"""One transaction: what the tables hold (buffer.storage.layout), as rows and records."""
 
+import re
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
-from buffer.storage import value_checksums
 from buffer.storage.layout import (
     history_key,
+    listed_prefix,
     part_key,
     reflection_key,
     tag_prefix,
@@ -21,6 +22,7 @@ from buffer.storage.layout import (
     u64,
 )
 from buffer.storage.stored_rows import (
+    ArchivePlace,
     DrawRow,
     GroupRow,
     LedgerRow,
@@ -28,13 +30,17 @@ from buffer.storage.stored_rows import (
     Regrades,
     RunPosition,
     Status,
+    is_closed,
 )
+from buffer.storage.tables import Tables
 from r3l import codec
 from r3l.errors import NotFound, StoreError
-from r3l.records import Group, GroupState, Purpose, Record, Task
+from r3l.records import GROUP_STATES, Group, GroupState, Purpose, Task
 
 Encoded = bytes | memoryview
-R = TypeVar("R", bound=Record)
+ARCHIVING_LIMIT = 1 << 20  # bytes of the ids of groups that are being archived
+_GROUP, FIRST = re.compile(r"g\d{10}"), b"g0000000001"
+PURPOSES: tuple[Purpose, ...] = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -48,58 +54,17 @@ class Parts:
         return Parts(self.results | more.results, self.reflections | more.reflections)
 
 
-class Txn:
-    """The tables of a store as seen by one transaction."""
+Archived = Callable[[str, str, ArchivePlace], bytes]
+"""Returns an archived record, by the archive's address, the group's id and its place."""
 
-    def __init__(self, raw: Any, tables: dict[str, Any]) -> None:
-        self._raw, self._tables = raw, tables
 
-    def get(self, table: str, key: bytes) -> bytes | None:
-        """Returns a copy of the value under `key`. Raises StoreError if the value is damaged."""
-        stored = self._raw.get(key, db=self._tables[table]) if key else None
-        return None if stored is None else value_checksums.remove(table, key, stored)
+class Txn(Tables):
+    """The rows and records of a store as seen by one transaction. `archived`: reads from the
+    archive."""
 
-    def damaged(self) -> Iterator[str]:
-        """Yields one line about each damaged value."""
-        for table, db in self._tables.items():
-            with self._raw.cursor(db) as cursor:
-                for key, stored in cursor:
-                    if not value_checksums.fits(table, key, stored):
-                        yield f"table {table}, key {key!r:.100}: is damaged (checksum mismatch)"
-
-    def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
-        self._raw.put(key, value_checksums.add(table, key, value), db=self._tables[table])
-
-    def delete(self, table: str, key: bytes) -> None:
-        self._raw.delete(key, db=self._tables[table])
-
-    def scan(
-        self, table: str, prefix: bytes = b"", *, backwards: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (key, value) of every key that begins with `prefix`, in key order. Raises
-        StoreError if a value is damaged."""
-        with self._raw.cursor(self._tables[table]) as cursor:
-            if _seek(cursor, prefix, backwards):
-                for key, value in (cursor.iterprev if backwards else cursor.iternext)():
-                    if not key.startswith(prefix):
-                        return
-                    yield key, value_checksums.remove(table, key, value)
-
-    def keys(self, table: str, prefix: bytes = b"", *, backwards: bool = False) -> Iterator[bytes]:
-        """Yields every key that begins with `prefix`, in order, without reading the values."""
-        with self._raw.cursor(self._tables[table]) as cursor:
-            if _seek(cursor, prefix, backwards):
-                for key in (cursor.iterprev if backwards else cursor.iternext)(values=False):
-                    if not key.startswith(prefix):
-                        return
-                    yield key
-
-    def _read(self, table: str, key: bytes, kind: type[R]) -> R | None:
-        data = self.get(table, key)
-        return None if data is None else codec.decode(kind, data)
-
-    def size(self, table: str) -> int:
-        return int(self._raw.stat(self._tables[table])["entries"])
+    def __init__(self, raw: Any, tables: dict[str, Any], archived: Archived | None = None) -> None:
+        super().__init__(raw, tables)
+        self._archived = archived
 
     # ── the store itself ────────────────────────────────────────────────────────────────
 
@@ -110,14 +75,14 @@ class Txn:
         return schema if type(schema) is int else 0
 
     def progress(self) -> RunPosition:
-        return self._read("sys", b"progress", RunPosition) or RunPosition()
+        return self.read("sys", b"progress", RunPosition) or RunPosition()
 
     def put_progress(self, progress: RunPosition) -> None:
         self.put("sys", b"progress", codec.encode(progress))
 
     def regrades(self) -> tuple[Regrade, ...]:
         """Returns how the store's rewards were replaced, the last time last."""
-        return (self._read("sys", b"regraded", Regrades) or Regrades()).done
+        return (self.read("sys", b"regraded", Regrades) or Regrades()).done
 
     def put_regrades(self, regrades: Sequence[Regrade]) -> None:
         if regrades:
@@ -129,6 +94,21 @@ class Txn:
 
     def put_sampler_state(self, state: bytes) -> None:
         self.put("sys", b"sampler", state)
+
+    def archive(self) -> str:
+        """Returns the address of the archive, or "" if there never was one."""
+        return (self.get("sys", b"archive") or b"").decode()
+
+    def put_archive(self, address: str) -> None:
+        self.put("sys", b"archive", address.encode())
+
+    def archiving(self) -> tuple[str, ...]:
+        """Returns the groups that are being archived."""
+        data = self.get("sys", b"archiving")
+        return tuple(codec.unpack(data, ARCHIVING_LIMIT)["groups"]) if data else ()
+
+    def put_archiving(self, groups: Sequence[str]) -> None:
+        self.put("sys", b"archiving", codec.pack({"groups": list(groups)}, ARCHIVING_LIMIT))
 
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""
@@ -159,6 +139,17 @@ class Txn:
         data = self.get("task_id", task_id_key(purpose, tag, task_id))
         return None if data is None else int.from_bytes(data, "big")
 
+    def task_counts(self) -> Counter[tuple[Purpose, str]]:
+        """Returns how many tasks each list has, by purpose and tag. Looks only at the last one of
+        each list."""
+        counts = Counter[tuple[Purpose, str]]()
+        for purpose in PURPOSES:
+            prefix, before = purpose.encode() + b"\0", b""
+            while last := next(self.keys("task", prefix, backwards=True, before=before), None):
+                before = last[len(prefix) : -8]  # the tag and NUL
+                counts[purpose, before[:-1].decode()] = int.from_bytes(last[-8:], "big") + 1
+        return counts
+
     def task(self, purpose: Purpose, tag: str, index: int) -> Task:
         data = self.get("task", task_key(purpose, tag, index))
         if data is None:
@@ -169,7 +160,7 @@ class Txn:
 
     def row(self, group_id: str) -> GroupRow | None:
         """Returns a group's mutable state, or None if the group is not stored."""
-        return self._read("state", group_id.encode(), GroupRow)
+        return self.read("state", group_id.encode(), GroupRow)
 
     def existing_row(self, group_id: str) -> GroupRow:
         """Returns a group's mutable state. Raises NotFound if the group is evicted or unknown."""
@@ -186,12 +177,12 @@ class Txn:
         """Lists a new group under its purpose and tag."""
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
-    def set_live(self, row: GroupRow) -> None:
-        """Lists a group as live. If the group is closed, removes it from the live groups."""
-        if row.closed:
-            self.delete("live", row.group_id.encode())
-        else:
-            self.put("live", row.group_id.encode(), b"")
+    def list_state(self, row: GroupRow, before: GroupRow | None = None) -> None:
+        """Lists a group under its purpose and state, no longer under those that it had before."""
+        key = row.group_id.encode()
+        if before is not None:
+            self.delete("listed", listed_prefix(before.purpose, before.state) + key)
+        self.put("listed", listed_prefix(row.purpose, row.state) + key, b"")
 
     def rows(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[GroupRow]:
         """Yields the rows of all groups except those in `skip`, in creation order."""
@@ -203,19 +194,42 @@ class Txn:
         self, purpose: Purpose | None, tag: str | None, state: GroupState | None
     ) -> Iterator[GroupRow]:
         """Yields the rows with this purpose, tag and state (None: any), newest first."""
-        for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
-            if purpose in (None, row.purpose) and state in (None, row.state):
+        for row in map(self.existing_row, self.candidates(purpose, tag, state)):
+            if row.listed_under(purpose, tag, state):
                 yield row
 
-    def _tagged(self, purpose: Purpose | None, tag: str) -> Iterator[GroupRow]:
-        purposes: tuple[Purpose, ...] = ("eval", "train") if purpose is None else (purpose,)
-        prefixes = (tag_prefix(each, tag) for each in purposes)
-        found = [self._rows_in("tag", prefix, backwards=True) for prefix in prefixes]
-        return merge(*found, key=lambda row: row.group_id, reverse=True)
+    def candidates(
+        self,
+        purpose: Purpose | None,
+        tag: str | None,
+        state: GroupState | None,
+        before: str = "",
+    ) -> Iterator[str]:
+        """Yields the ids of the groups among which are those with this purpose, tag and state,
+        newest first, from the list that is likely the shortest. `before`: only older ones."""
+        purposes = PURPOSES if purpose is None else (purpose,)
+        if tag:
+            table, prefixes = "tag", [tag_prefix(each, tag) for each in purposes]
+        elif purpose or state:
+            states = GROUP_STATES if state is None else (state,)
+            table, prefixes = "listed", [listed_prefix(p, s) for p in purposes for s in states]
+        else:
+            table, prefixes = "state", [b""]
+        found = [self._ids(table, prefix, before, backwards=True) for prefix in prefixes]
+        return merge(*found, reverse=True)
 
     def live(self) -> Iterator[GroupRow]:
         """Yields the rows of groups that are not closed, in creation order."""
-        return self._rows_in("live")
+        states = [(p, s) for p in PURPOSES for s in GROUP_STATES if not is_closed(p, s)]
+        found = [self._ids("listed", listed_prefix(*each)) for each in states]
+        return (self._row_in("listed", group_id) for group_id in merge(*found))
+
+    def _ids(
+        self, table: str, prefix: bytes, before: str = "", *, backwards: bool = False
+    ) -> Iterator[str]:
+        """Yields the ids of the groups that a table lists under `prefix`."""
+        keys = self.keys(table, prefix, backwards=backwards, before=before.encode())
+        return (key[len(prefix) :].decode() for key in keys)
 
     def last_group(self) -> str:
         """Returns the id of the newest group ever made, or "" if there is none."""
@@ -225,17 +239,16 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_parts(self, group_id: str, parts: Parts) -> None:
-        """Writes results and reflections of an unfinished group. Deletes the progress of the
-        results' slots."""
+        """Writes results and reflections of a group. Deletes the progress of the results' slots."""
         for slot, data in parts.results.items():
             key = part_key(group_id, slot)
             self.put("part", key, data)
-            self.delete("partial", key)
+            self.delete_all("partial", key)
         for name, data in parts.reflections.items():
             self.put("reflection", reflection_key(group_id, name), data)
 
     def parts(self, group_id: str) -> Parts:
-        """Returns the accepted results and reflections of an unfinished group, sorted."""
+        """Returns the accepted results and reflections of a group, sorted."""
         prefix = group_id.encode() + b"\0"
         parts = Parts()
         for key, data in self.scan("part", prefix):
@@ -245,21 +258,23 @@ class Txn:
         return parts
 
     def partial_keys(self, group_id: str) -> list[bytes]:
-        """Returns the keys of a group's slots in table `partial`, in the order of the slots."""
+        """Returns the keys of a group in table `partial`, in the order of the slots."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes a finished group's record, from the tables `part` and `reflection` and from
-        `last`. Deletes the group from these tables and from `partial`."""
-        parts, prefix = self.parts(row.group_id), row.group_id.encode() + b"\0"
-        for table in ("part", "partial", "reflection"):
-            for key in list(self.keys(table, prefix)):
-                self.delete(table, key)
-        self.put_record(row, self._compose(row, parts | (last or Parts())))
+        """Finishes a group's record: writes the results and reflections `last`, and what else the
+        record has (`head`). Deletes the progress of the group."""
+        self.put_parts(row.group_id, last or Parts())
+        self.delete_all("partial", row.group_id.encode() + b"\0")
+        self._put_head(row, self.head(row))
 
-    def put_record(self, row: GroupRow, record: bytes) -> None:
-        """Writes the immutable record of a group, and lists the group under its task."""
-        self.put("group", row.group_id.encode(), record)
+    def put_record(self, row: GroupRow, group: Group) -> None:
+        """Writes or replaces the whole record of a finished group."""
+        self.put_parts(row.group_id, parts_of(group))
+        self._put_head(row, replace(group, results=(), reflections=()))
+
+    def _put_head(self, row: GroupRow, head: Group) -> None:
+        self.put("group", row.group_id.encode(), codec.encode(head))
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
@@ -272,29 +287,44 @@ class Txn:
         self, table: str, prefix: bytes = b"", *, backwards: bool = False
     ) -> Iterator[GroupRow]:
         """Yields the rows of the groups that a table lists under `prefix`."""
-        for key in self.keys(table, prefix, backwards=backwards):
-            group_id = key[len(prefix) :].decode()
-            if (row := self.row(group_id)) is None:
-                raise StoreError(f"group {group_id}: is in table {table}, but has no row")
-            yield row
+        for group_id in self._ids(table, prefix, backwards=backwards):
+            yield self._row_in(table, group_id)
+
+    def _row_in(self, table: str, group_id: str) -> GroupRow:
+        if (row := self.row(group_id)) is None:
+            raise StoreError(f"group {group_id}: is in table {table}, but has no row")
+        return row
 
     def record(self, group_id: str) -> bytes:
-        """Returns the record of a finished group. Raises NotFound if there is none."""
+        """Returns the record of a finished group, from the store or from the archive: always the
+        same bytes. Raises NotFound if there is none, StoreError if the archive cannot be read."""
         data = self.get("group", group_id.encode())
         if data is None:
-            raise NotFound(f"group {group_id} has no record")
-        return data
+            row = self.row(group_id)
+            if row is None or row.archived is None or self._archived is None:
+                raise NotFound(f"group {group_id} has no record")
+            return self._archived(self.archive(), group_id, row.archived)
+        return _composed(codec.decode(Group, data), self.parts(group_id))
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """Returns whether the record of a finished group exists and is undamaged."""
-        key = row.group_id.encode()
-        stored = self._raw.get(key, db=self._tables["group"])
-        return stored is not None and value_checksums.fits("group", key, stored)
+        """Returns whether the record of a finished group exists whole and undamaged. Reads it, also
+        from the archive."""
+        if row.archived is not None:
+            try:
+                return bool(self.record(row.group_id))
+            except StoreError:
+                return False
+        name, thoughts = row.group_id, [name for name, _ in row.reflections]
+        keys = [("group", name.encode())]
+        keys += [("part", part_key(name, slot)) for slot in row.resolved_slots]
+        keys += [("reflection", reflection_key(name, thought)) for thought in thoughts]
+        return all(self.is_sound(table, key) for table, key in keys)
 
     def group_bytes(self, row: GroupRow) -> bytes:
         """Returns the encoded group. An unfinished group has what was accepted so far."""
-        record = self.get("group", row.group_id.encode())
-        return record or self._compose(row, self.parts(row.group_id))
+        if row.unfinished:
+            return _composed(self.head(row), self.parts(row.group_id))
+        return self.record(row.group_id)
 
     def head(self, row: GroupRow) -> Group:
         """Returns the group without its results and reflections."""
@@ -314,19 +344,29 @@ class Txn:
     def evict(self, row: GroupRow) -> None:
         """Removes a closed group. Later results for its id are refused."""
         key = row.group_id.encode()
-        self.delete("group", key)
+        self.delete_record(row)
         self.delete("state", key)
         self.delete("history", history_key(row.task_id, row.group_id))
         self.delete("tag", tag_prefix(row.purpose, row.tag) + key)
+        self.delete("listed", listed_prefix(row.purpose, row.state) + key)
         self.put("tomb", key, b"")
 
     def evicted(self, group_id: str) -> bool:
-        return self.get("tomb", group_id.encode()) is not None
+        """Whether a group that is not stored was evicted."""
+        key = group_id.encode()
+        if self.get("tomb", key) is not None:
+            return True
+        newest = self.get("sys", b"evicted") or b""  # and all before it (buffer.groups.pruning)
+        if not FIRST <= key <= newest or not _GROUP.fullmatch(group_id):
+            return False
+        return self.row(group_id) is None
 
-    def _compose(self, row: GroupRow, parts: Parts) -> bytes:
-        results = [parts.results[slot] for slot in sorted(parts.results)]
-        reflections = [parts.reflections[name] for name in sorted(parts.reflections)]
-        return codec.encode_group(self.head(row), results, reflections)
+    def delete_record(self, row: GroupRow) -> None:
+        """Deletes the record of a finished group: its head, results and reflections."""
+        key = row.group_id.encode()
+        self.delete("group", key)
+        for table in ("part", "reflection"):
+            self.delete_all(table, key + b"\0")
 
     # ── draws and ledger ────────────────────────────────────────────────────────────────
 
@@ -334,21 +374,23 @@ class Txn:
         self.put("draw", u64(draw.draw_id), codec.encode(draw))
 
     def draw(self, draw_id: int) -> DrawRow | None:
-        return self._read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
+        return self.read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
 
     def put_step(self, step: LedgerRow) -> None:
         self.put("ledger", u64(step.step), codec.encode(step))
 
     def step(self, number: int) -> LedgerRow | None:
-        return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
+        return self.read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
     def existing_step(self, number: int) -> LedgerRow:
         """Returns a row of the ledger. Raises NotFound if the ledger lacks the step."""
         if (step := self.step(number)) is not None:
             return step
-        last = next(self.steps(backwards=True), None)
-        held = f"its last step is {last.step}" if last else "it is empty"
-        raise NotFound(f"step {number} is not in the ledger; {held}")
+        first, last = next(self.steps(), None), next(self.steps(backwards=True), None)
+        held = f"it has steps {first.step} to {last.step}" if first and last else "it is empty"
+        raise NotFound(
+            f"step {number} is not in the ledger; {held}, less those whose groups were all evicted"
+        )
 
     def steps(self, *, backwards: bool = False) -> Iterator[LedgerRow]:
         for _, data in self.scan("ledger", backwards=backwards):
@@ -357,6 +399,21 @@ class Txn:
     def steps_after(self, version: int) -> Iterator[LedgerRow]:
         """Yields the steps that made a version later than `version`, newest first."""
         return takewhile(lambda step: step.version > version, self.steps(backwards=True))
+
+
+def parts_of(group: Group) -> Parts:
+    """Returns the encoded results and reflections of a group."""
+    return Parts(
+        {each.slot: codec.encode(each) for each in group.results},
+        {each.name: codec.encode(each) for each in group.reflections},
+    )
+
+
+def _composed(head: Group, parts: Parts) -> bytes:
+    """Encodes a group from its head and its encoded parts."""
+    results = [parts.results[slot] for slot in sorted(parts.results)]
+    reflections = [parts.reflections[name] for name in sorted(parts.reflections)]
+    return codec.encode_group(head, results, reflections)
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
@@ -369,13 +426,3 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 def _read_task(data: bytes) -> Task:
     """Decodes a task. Cached, because every lease and read of a group needs the group's task."""
     return codec.decode(Task, data)
-
-
-def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves the cursor to the first key with `prefix`; if `backwards`, to the last one. If no key
-    has `prefix`, returns False or stops at another key."""
-    if not backwards:
-        return bool(cursor.set_range(prefix) if prefix else cursor.first())
-    if prefix and cursor.set_range(prefix + b"\xff" * 16):
-        return bool(cursor.prev())
-    return bool(cursor.last())

@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -13,9 +15,12 @@ from buffer.storage.store_path import store_path
 from buffer.tools import group_facts, store_reads
 from buffer.tools import verify as verification
 from buffer.tools.json_values import plain
+from buffer.tools.trace_export import write_traces
+from r3l.errors import UserError
 from r3l.run.process.command_line import echo
 from r3l.views import attempt_view
 
+SAY_S = 5.0  # between two lines about how far a command is
 _store = click.argument("folder", metavar="RUN", type=store_path)
 """A run's name, its folder, or the folder of a store."""
 
@@ -41,10 +46,12 @@ def ls(folder: Path, text: str, limit: int) -> None:
     trajectories."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
-        found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
+        newest = filter(accepts, store_reads.rows(store, newest_first=True))
+        found = list(islice(newest, limit + bool(accepts)))  # one more tells whether there are more
+        total = store_reads.size(store) if accepts is None else len(found)
         regrades = store_reads.regrades(store)
         stale, share = store_reads.died_of_age(store)
-    for row in found[-limit:]:
+    for row in reversed(found[:limit]):
         rewards = "no reward"
         if row["reward"] is not None:
             rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"
@@ -57,7 +64,8 @@ def ls(folder: Path, text: str, limit: int) -> None:
     for each in regrades:
         echo(f"regraded from {each.store} by {each.env} {each.options}".rstrip(), err=True)
     died = f"; {stale} died of age, {share:.0%} of the trained and expired ones" if stale else ""
-    echo(f"{len(found)} groups{died}", err=True)
+    more = " and more; raise --limit to see them" if accepts and total > limit else ""
+    echo(f"{min(total, limit) if more else total} groups{more}{died}", err=True)
 
 
 @click.command()
@@ -91,19 +99,58 @@ def replay(folder: Path, step: int) -> None:
 
 @click.command()
 @_store
-def export(folder: Path) -> None:
-    """Print every group in its current state, one JSON line per group."""
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["groups", "traces"]),
+    default="groups",
+    show_default=True,
+    help="groups: JSON lines with all of it; traces: a file for each attempt, which the trace "
+    "viewer of Hugging Face's hub opens, and a data card",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="new folder for traces")
+def export(folder: Path, form: str, out: Path | None) -> None:
+    """Print every group in its current state, one JSON line per group. Or write the attempts as
+    session traces."""
+    if (form == "traces") != (out is not None):
+        raise UserError("export: give --as traces and --out FOLDER together, or neither")
     with Store(folder, read_only=True) as store:
+        if out is not None:
+            echo(write_traces(store, folder, out))
+            return
         for row in store_reads.rows(store):
             echo(json.dumps(plain(store_reads.group(store, row["group"]))))
+
+
+class Pace:
+    """Reports every SAY_S seconds how many of many groups were read, and how many per second."""
+
+    def __init__(self, what: str, now: float) -> None:
+        self._what, self._began, self._told = what, now, now
+
+    def tell(self, done: int, total: int, now: float) -> None:
+        """Takes how many groups are done, and the monotonic second."""
+        if now < self._told + SAY_S:
+            return
+        self._told = now
+        rate = done / (now - self._began)
+        left = (total - done) / rate
+        echo(
+            f"{self._what} {done:,} of {total:,} groups, {rate:,.0f} a second, {left:,.0f} s left",
+            err=True,
+        )
 
 
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Print one problem per line. Exit with 1 if any."""
+    """Check file, records, ledger and counts. Print one problem per line. Exit with 1 if any. Reads
+    the whole store, and says on stderr how far it is."""
+    pace = Pace("checked", time.monotonic())
     with Store(folder, read_only=True) as store:
-        problems = verification.verify(store)
+        problems = verification.verify(
+            store, lambda done, total: pace.tell(done, total, time.monotonic())
+        )
     for problem in problems:
         echo(problem)
     if problems:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from zlib import crc32
 
 from msgspec.structs import replace
 
 from buffer.sampling import task_history
 from buffer.storage import counts, folder_lock
+from buffer.storage.result_checksums import checksum
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow, Regrade, RunPosition
-from buffer.storage.transaction import Txn
+from buffer.storage.transaction import Txn, parts_of
 from r3l import codec
 from r3l.errors import UserError
 from r3l.records import Group, SlotResult
@@ -95,11 +95,7 @@ class _Copy:
         index = self._tasks.setdefault(group.task.task_id, len(self._tasks))
         txn.add_task("train", "", index, group.task)
         group = replace(group, tag="")  # an inserted group has one
-        record = codec.encode(group)
-        sums = {
-            result.slot: crc32(raw)
-            for result, raw in zip(group.results, codec.group_bodies(record).results, strict=True)
-        }
+        sums = {slot: checksum(data) for slot, data in parts_of(group).results.items()}
         row = before.with_changes(
             group_id=group.group_id,
             task_index=index,
@@ -113,12 +109,13 @@ class _Copy:
             steps=(),
             tag="",
             source="",
+            archived=None,
             times={"complete": min(before.times.values())} | before.times,
         )
         txn.put_row(row)
         txn.add_tag(row)
-        txn.set_live(row)
-        txn.put_record(row, record)
+        txn.list_state(row)
+        txn.put_record(row, group)
         self._counts.update(counts.added(None, row))
 
 

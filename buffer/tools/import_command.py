@@ -1,24 +1,28 @@
 """The command `r3l-buffer import`: inserts the groups of a file into a store or a running service.
 
-file ─► every line is read and checked ─► one transaction of the store, or a request per group
+file ─► all lines are checked ─► line by line ─► one transaction of a store
+                                            └► a request per group to a service
+
+A group is held in memory only until it is inserted.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import click
 
 from buffer.client.clients import BufferClient
 from buffer.groups import insertion
-from buffer.groups.index import Index
 from buffer.groups.unit_of_work import Rules, UnitOfWork
+from buffer.indexes.index import Index
 from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
 from buffer.tools.outside_groups import LeftOut, OutsideGroup, read
+from buffer.tools.outside_traces import read_traces
 from buffer.wire import operations
 from r3l.errors import Conflict, R3LError, UserError
 from r3l.models.model_folder import check_model_folder, read_tokenizer
@@ -27,6 +31,7 @@ from r3l.records.imported import Chat
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 from r3l.run import config as configuration
 from r3l.run.process.command_line import echo
+from r3l.views.session_trace import is_trace
 
 PATH = click.Path(path_type=Path)
 
@@ -36,34 +41,65 @@ PATH = click.Path(path_type=Path)
 @click.argument("file", type=PATH)
 @click.option("--source", help="where groups come from that name no source; by default, the file")
 @click.option("--keys", type=PATH, help="learner.json that keygen wrote, for an endpoint")
+@click.option("--reward", type=float, help="of sessions that name none")
 @click.option("--config", "config_path", type=PATH,
               help="a run's config.yaml; by default that beside the store")  # fmt: skip
 def import_(
-    place: str, file: Path, source: str | None, keys: Path | None, config_path: Path | None
+    place: str,
+    file: Path,
+    source: str | None,
+    keys: Path | None,
+    reward: float | None,
+    config_path: Path | None,
 ) -> None:
     """Insert the groups of a file of JSON lines, as material for replay.
 
     A line is what `r3l-buffer export` wrote, or an object with `task` and `attempts`. An attempt
     has `token_ids`, `spans` of its responses, `reward`, and perhaps `logprobs`; or `messages` and
-    `reward`. RUN is a run that does not run; ENDPOINT is the address of a running service.
+    `reward`. FILE may also be session traces, or a folder of them (`export --as traces`). RUN is a
+    run that does not run; ENDPOINT is the address of a running service.
     """
     folder = None if "://" in place else store_path(place)
     if folder is not None:
         check_store(folder)
-    config = configuration.load(config_path or _beside(folder))
+    settings = config_path or _beside(folder)
+    config = configuration.load(settings)
     chat = _chat(config.model, config.actor.earlier_reasoning)
-    found = list(read(file, source or file.name, chat))
-    groups = [each for each in found if isinstance(each, OutsideGroup)]
-    left = Counter(each.why for each in found if isinstance(each, LeftOut))
-    if not found:
-        raise UserError(f"file {file}: holds no line; give what r3l-buffer export writes")
+    trace = is_trace(file)
+    if reward is not None and not trace:
+        raise UserError("--reward: is only for session traces; leave it out")
+    reader = partial(read_traces, reward=reward) if trace else read
+    entries, left = partial(reader, file, source or file.name, chat), Counter[str]()
+    for _ in _groups(file, entries(), Counter()):  # refuses the file before a store is touched
+        pass
     if folder is None:
-        inserted = _send(place, keys, groups, left)
+        inserted = _send(place, keys, _groups(file, entries(), left), left)
     else:
-        inserted = _write(folder, rules_of(config), groups, left)
+        inserted = _write(folder, rules_of(config), _groups(file, entries(), left), left)
     for why, count in sorted(left.items()):
         echo(f"left out {count}: {why}", err=True)
+    if folder is not None and settings is None:
+        echo(
+            f"store {folder}: there is no config.yaml beside it, so the known tokens "
+            "were those of the shipped model; name a run's settings with --config",
+            err=True,
+        )
     echo(f"{inserted} groups inserted")
+
+
+def _groups(
+    file: Path, entries: Iterator[OutsideGroup | LeftOut], left: Counter[str]
+) -> Iterator[OutsideGroup]:
+    """Yields the groups of a file, and counts in `left` what is left out. Raises UserError."""
+    is_empty = True
+    for each in entries:
+        is_empty = False
+        if isinstance(each, LeftOut):
+            left[each.why] += 1
+        else:
+            yield each
+    if is_empty:
+        raise UserError(f"file {file}: holds no line; give what r3l-buffer export writes")
 
 
 def _beside(folder: Path | None) -> Path | None:
@@ -100,7 +136,7 @@ def _refused(error: Conflict) -> str:
     return str(error.facts.get("cause", ""))
 
 
-def _write(folder: Path, rules: Rules, groups: Sequence[OutsideGroup], left: Counter[str]) -> int:
+def _write(folder: Path, rules: Rules, groups: Iterator[OutsideGroup], left: Counter[str]) -> int:
     """Inserts all groups or none into a store that no service uses. Returns their number."""
     inserted = 0
     with Store(folder, map_gib=None) as store:
@@ -120,7 +156,7 @@ def _write(folder: Path, rules: Rules, groups: Sequence[OutsideGroup], left: Cou
 
 
 def _send(
-    endpoint: str, keys: Path | None, groups: Sequence[OutsideGroup], left: Counter[str]
+    endpoint: str, keys: Path | None, groups: Iterator[OutsideGroup], left: Counter[str]
 ) -> int:
     """Sends all groups to a service, one by one. Returns how many were inserted."""
     inserted = 0

@@ -30,8 +30,10 @@ LINE = 64 << 20  # characters of the longest line that is read
 ENV = "elsewhere"
 """The environment of a task that a line names by its id alone. No actor plays it."""
 OWN = frozenset({"task", "attempts", "source", "kind"})
-ATTEMPT = frozenset({"token_ids", "spans", "reward", "logprobs", "messages", "actions",
-                     "observations", "system", "temperature", "finish", "feedback"})  # fmt: skip
+ATTEMPT = frozenset({"token_ids", "spans", "reward", "logprobs", "actions", "observations",
+                     "system", "temperature", "finish", "feedback"})  # fmt: skip
+MESSAGES = frozenset({"messages", "reward"})
+"""What an attempt has that is given as messages: the chat of the model makes the rest."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def _group(where: str, line: str, source: str, chat: Callable[[], Chat]) -> Outs
         return _simple(where, found, source, chat)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: is not JSON ({error!s:.80})") from None
+    except RecursionError:
+        raise UserError(f"{where}: its lists are too deep to be read") from None
     except (R3LError, ValueError, TypeError) as error:
         raise UserError(f"{where}: {error!s:.300}") from None
 
@@ -104,19 +108,19 @@ def _simple(
     where: str, line: dict[str, Any], source: str, chat: Callable[[], Chat]
 ) -> OutsideGroup:
     _check_keys("the line", line, OWN, {"task", "attempts"})
-    attempts, name = line["attempts"], str(line.get("source", source))
+    attempts, task = line["attempts"], line["task"]
+    name, kind = _text("source", line.get("source", source)), _text("kind", line.get("kind", ""))
     if not isinstance(attempts, list) or not attempts:
         raise RecordError("attempts: must be a list of at least one attempt")
-    task = line["task"]
     if not isinstance(task, dict):
-        task = {"task_id": str(task)}
+        task = {"task_id": _text("task", task)}
     made = [_attempt(number, each, name, chat) for number, each in enumerate(attempts)]
     return OutsideGroup(
         where=where,
         task=json_values.record({"env": ENV, "seed": 0} | task, Task),
         results=[done(attempt) for attempt in made],
         reflections=(),
-        kind=str(line.get("kind", "")),
+        kind=kind,
         source=name,
     )
 
@@ -125,14 +129,18 @@ def _attempt(slot: int, given: Any, source: str, chat: Callable[[], Chat]) -> Tr
     if not isinstance(given, dict):
         raise RecordError(f"attempt {slot}: is not an object")
     given = dict(given)
-    needs = {"messages", "reward"} if "messages" in given else {"token_ids", "spans", "reward"}
-    _check_keys(f"attempt {slot}", given, ATTEMPT, needs)
+    if "messages" in given:
+        _check_keys(f"attempt {slot} of messages", given, MESSAGES, {"messages", "reward"})
+    else:
+        _check_keys(f"attempt {slot}", given, ATTEMPT, {"token_ids", "spans", "reward"})
     try:
-        reward = float(given.pop("reward"))
+        reward = given.pop("reward")
         if "messages" in given:
             attempt = imported_chat(chat(), given["messages"], reward, source=source)
             return _numbered(attempt, slot)
         token_ids, spans = given.pop("token_ids"), given.pop("spans")
+        if isinstance(given.get("temperature", 1.0), str | bool | None):
+            raise RecordError("temperature: must be a number, 0 if greedy")
         attempt = imported_attempt(token_ids, spans, reward, source=source, slot=slot, **given)
     except (RecordError, ValueError, TypeError) as error:
         raise RecordError(f"attempt {slot}: {error!s:.200}") from None
@@ -141,6 +149,12 @@ def _attempt(slot: int, given: Any, source: str, chat: Callable[[], Chat]) -> Tr
 
 def _numbered(attempt: Trajectory, slot: int) -> Trajectory:
     return replace(attempt, slot=slot)
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RecordError(f"{key} {value!r:.80}: must be text")
+    return value
 
 
 def _check_keys(what: str, given: dict[str, Any], known: frozenset[str], needs: set[str]) -> None:

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buffer.groups.completion import with_received
-from buffer.groups.received import Received
 from buffer.storage import counts, folder_lock
 from buffer.storage.result_checksums import checksum
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow
-from buffer.storage.transaction import Encoded, Parts, Txn
+from buffer.storage.transaction import Encoded, Parts, Txn, parts_of
+from buffer.wire.received import Received
 from r3l import codec
 from r3l.records import Group, SlotResult
 
@@ -32,7 +32,7 @@ def put_group(txn: Txn, group: Group) -> None:
     """Replaces the results of a group, slot by slot. Resolved slots and reflections stay. Raises
     RecordError if the group becomes too large."""
     before = txn.existing_row(group.group_id)
-    parts: dict[int, Encoded] = {each.slot: codec.encode(each) for each in group.results}
+    parts = parts_of(group).results
     after = _with_results(before, group, parts)
     known = txn.counts()
     for name, change in counts.added(before, after).items():
@@ -41,7 +41,7 @@ def put_group(txn: Txn, group: Group) -> None:
     if after.unfinished:
         txn.put_parts(after.group_id, Parts(parts))
     else:
-        txn.put_record(after, codec.encode(group))
+        txn.put_record(after, group)
 
 
 def _with_results(before: GroupRow, group: Group, parts: dict[int, Encoded]) -> GroupRow:
@@ -59,6 +59,7 @@ def _with_results(before: GroupRow, group: Group, parts: dict[int, Encoded]) -> 
         played=(),
         rewards=(),
         oldest_version=-1,
+        archived=None,
     )
     old = sum(len(codec.encode(each)) for each in group.reflections)
     after = with_received(emptied.with_changes(nbytes=0), received)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from buffer.client.calls import Draw
+from buffer.client.call_results import Draw
 from buffer.server import lookups
 from buffer.storage import counts, result_checksums
 from buffer.storage.store import Store
@@ -13,11 +13,17 @@ from r3l.errors import NotFound
 from r3l.records import Group
 
 
-def rows(store: Store) -> Iterator[dict[str, Any]]:
-    """Yields the facts of every group (buffer.tools.group_facts), in creation order."""
+def rows(store: Store, *, newest_first: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields the facts (buffer.tools.group_facts) of all groups, in creation order or backwards."""
     with store.read() as txn:
-        for row in txn.rows():
+        for row in txn.rows(backwards=newest_first):
             yield group_facts.facts(row)
+
+
+def size(store: Store) -> int:
+    """Returns how many groups a store has."""
+    with store.read() as txn:
+        return txn.size("state")
 
 
 def group(store: Store, group_id: str) -> Group:
@@ -51,7 +57,7 @@ def trained_draw(store: Store, step: int) -> Draw:
         if drawn is None:
             raise NotFound(f"step {step}: its draw is not in the store")
         now = tuple(Status(group.state, group.cause, group.times) for group in groups)
-        draw = Draw.read(drawn, now, lookups.drawn(txn, drawn))
+        draw = Draw.read(drawn, now, list(lookups.drawn_records(txn, drawn)))
     if draw.recall_lost:
         raise NotFound(
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"

@@ -1,17 +1,18 @@
 """Checks a whole store: its file, all records, and the counts and lists derived from them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lmdb import verify as lmdb_verify
 
+from buffer.groups import progress
 from buffer.groups.states import broken_rule
 from buffer.storage import counts, result_checksums
-from buffer.storage.layout import history_key, part_key, tag_prefix, u64
+from buffer.storage.layout import history_key, listed_prefix, tag_prefix, u64
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import DrawRow, GroupRow
-from buffer.storage.transaction import Parts, Txn, read_group
+from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import R3LError
 from r3l.records import Task
@@ -20,8 +21,11 @@ RECORDS = ("table group,", "table part,", "table partial,", "table reflection,")
 """Beginnings of messages about damaged records and results. The rows can still be checked."""
 
 
-def verify(store: Store) -> list[str]:
-    """Describes each problem of a store in one line."""
+def verify(
+    store: Store, told: Callable[[int, int], object] = lambda done, total: None
+) -> list[str]:
+    """Describes each problem of a store in one line. Reads all of it. After each group, calls
+    `told` with how many were checked, and how many there are."""
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: reading one beyond the end kills a process
@@ -29,8 +33,10 @@ def verify(store: Store) -> list[str]:
         problems = list(txn.damaged())
         if any(not problem.startswith(RECORDS) for problem in problems):
             return [*problems, "records not checked: their rows are damaged"]
-        for row in txn.rows():
+        total = txn.size("state")
+        for done, row in enumerate(txn.rows(), 1):
             problems += _group_problems(txn, row)
+            told(done, total)
         for check in (_ledger_problems, _draw_problems, _list_problems, _count_problems):
             problems += check(txn)
     return problems
@@ -48,13 +54,14 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     yield from (f"{name}: {problem}" for problem in damage)
     if rule := broken_rule(row):
         yield f"{name}: {rule}"
-    if not row.unfinished and txn.parts(name) != Parts():
-        yield f"{name}: is {row.state}, but still has results of single slots or reflections"
-    still_open = {
-        part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved_slots
-    }
-    if set(txn.partial_keys(name)) - still_open:
-        yield f"{name}: has progress of a slot that is not open"
+    if row.unfinished and txn.get("group", name.encode()) is not None:
+        yield f"{name}: is {row.state}, but has a finished record"
+    still_open = set(range(row.slots)) - set(row.resolved_slots)
+    for slot in progress.slots_with_progress(txn, name):
+        if slot not in still_open:
+            yield f"{name}: has progress of a slot that is not open"
+        elif progress.newest(txn, name, slot)[0] < len(progress.keys_of(txn, name, slot)):
+            yield f"{name}: the progress of slot {slot} does not fit its digest"
     if txn.evicted(name):
         yield f"{name}: was evicted, but is still stored"
 
@@ -74,15 +81,15 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
 def _draw_problems(txn: Txn) -> Iterator[str]:
     """Compares each draw with its groups and its ledger step, in both directions."""
     open_draws: dict[int, tuple[str, ...]] = {}
-    number = 0
+    number, pruned = 0, txn.counts()["draws_pruned"]
     for number, (key, data) in enumerate(txn.scan("draw"), 1):
         drawn = codec.decode(DrawRow, data)
         name = f"draw {drawn.draw_id}"
-        if key != u64(drawn.draw_id) or drawn.draw_id != number:
+        if key != u64(drawn.draw_id) or not number <= drawn.draw_id <= number + pruned:
             yield f"draw {number}: missing, {name} is in its place"
             return
         if drawn.outcome == "open":
-            open_draws[number] = drawn.groups
+            open_draws[drawn.draw_id] = drawn.groups
         if not {recalled.into for recalled in drawn.recalled} <= set(drawn.groups):
             yield f"{name}: recalls attempts into groups that it did not draw"
         for group_id in (*drawn.groups, *drawn.replaced, *(r.group_id for r in drawn.recalled)):
@@ -90,7 +97,7 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
                 yield f"{name}: names group {group_id}, which was never made"
         if drawn.outcome == "trained":
             step = txn.step(drawn.step)
-            if step is None or (step.draw_id, step.groups) != (number, drawn.groups):
+            if step is None or (step.draw_id, step.groups) != (drawn.draw_id, drawn.groups):
                 yield f"{name}: trained in step {drawn.step}, which the ledger lacks or contradicts"
     for step in txn.steps():
         source = txn.draw(step.draw_id)
@@ -106,14 +113,13 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
 
 def _list_problems(txn: Txn) -> Iterator[str]:
     """Finds missing and extra entries in the lists derived from rows and tasks."""
-    tags, history, live = set[bytes](), set[bytes](), set[bytes]()
+    tags, history, listed = set[bytes](), set[bytes](), set[bytes]()
     least = Counter[bytes]()  # tasks that a list has at least
     for row in txn.rows():
         key, prefix = row.group_id.encode(), tag_prefix(row.purpose, row.tag)
         tags.add(prefix + key)
         least[prefix] = max(least[prefix], row.task_index + 1)
-        if not row.closed:
-            live.add(key)
+        listed.add(listed_prefix(row.purpose, row.state) + key)
         if not row.unfinished:
             history.add(history_key(row.task_id, row.group_id))
     ids, tasks = set[tuple[bytes, bytes]](), Counter[bytes]()
@@ -128,7 +134,7 @@ def _list_problems(txn: Txn) -> Iterator[str]:
             yield f"tasks of {prefix!r}: {tasks[prefix]}, but a group has task index {count - 1}"
     yield from _differences("tag", tags, set(txn.keys("tag")))
     yield from _differences("history", history, set(txn.keys("history")))
-    yield from _differences("live", live, set(txn.keys("live")))
+    yield from _differences("listed", listed, set(txn.keys("listed")))
     yield from _differences("task_id", ids, set(txn.scan("task_id")))
 
 
@@ -149,13 +155,18 @@ def _count_problems(txn: Txn) -> Iterator[str]:
         lasting = not name.startswith(("group/", "bytes", "inserted/untrained"))
         if written[name] < added[name] or (written[name] > added[name] and not lasting):
             yield f"count {name}: {written[name]}, but the groups add up to {added[name]}"
-    if written["made"] != added["made"] + tombs:
-        yield f"count made: {written['made']}, but there are {added['made']} groups, {tombs} tombs"
-    if written["draws"] != txn.size("draw"):
-        yield f"count draws: {written['draws']}, but there are {txn.size('draw')}"
-    if sum(counts.under(written, "evicted").values()) != tombs:
-        yield f"count evicted: differs from the {tombs} tombs"
+    evicted = sum(counts.under(written, "evicted").values())
+    if written["made"] != added["made"] + evicted:
+        yield (
+            f"count made: {written['made']}, but there are {added['made']} groups and {evicted} "
+            "were evicted"
+        )
+    draws, pruned = txn.size("draw"), written["draws_pruned"]
+    if written["draws"] != draws + pruned:
+        yield f"count draws: {written['draws']}, but there are {draws} and {pruned} were removed"
+    if tombs > evicted or (tombs < evicted and txn.get("sys", b"evicted") is None):
+        yield f"count evicted: {evicted}, but there are {tombs} tombs"
     for table in ("group", "part", "partial", "reflection"):
         for key in txn.keys(table):
-            if (name := key.split(b"\0")[0].decode()) not in names:
+            if (name := key.split(b"\0")[0].decode(errors="backslashreplace")) not in names:
                 yield f"{name}: is in table {table}, but has no row"

@@ -1,7 +1,7 @@
 """Prepares a group for the page: pairs of attempts with their tokens.
 
 AttemptView ─► pairs (attempt, reflection, retry) ─► steps ─► tokens: text, log-probability
-ledger ─► attempts that the learner trained on: their advantage, and their first trained step
+ledger ─► attempts that the learner trained on: advantage, first trained step, reliance of a retry
 """
 
 import json
@@ -100,6 +100,7 @@ def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | 
         "advantage": None if used is None else used.advantage,
         "by_token": used is not None and used.by_token,
         "token_weight": None if used is None else used.weight,
+        "reliance": None if used is None else used.reliance,
     }
     shown["tree"] = call_tree(view.calls)
     shown["conversations"] = []

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow
+from buffer.storage.transaction import PURPOSES
 from buffer.tools import group_facts
 from buffer.viewer.attempt_page import Texts, plain_group
 from r3l import codec
 
-GROUPS_LIMIT = 100_000  # newest groups that are listed
+GROUPS_LIMIT = 100_000  # newest groups of which tasks are made, and which filters look at
+NAME = 32  # more letters than a group's id has
 SHARE = 0.05  # share of a core that repeated reads may take
 TREND = 40  # newest groups whose mean rewards a task shows
 
@@ -22,13 +25,13 @@ Facts = dict[str, Any]
 
 class Catalogue:
     """Lists a store's groups, newest first, as facts (buffer.tools.group_facts). Threads may share
-    a Catalogue. `change`: the newest transaction that was read."""
+    a Catalogue. `change`: the newest transaction of which all groups were read, -1 before."""
 
     kind = "store"
 
     def __init__(self, store: Store, texts: Texts) -> None:
         self.store, self.folder, self.texts = store, store.folder, texts
-        self.change, self.total, self.version = -1, 0, 0
+        self.change = -1
         self._facts: list[Facts] = []
         self._known: dict[bytes, tuple[int, Facts]] = {}  # by key: hash of the row, its facts
         self._lock = threading.Lock()
@@ -40,6 +43,37 @@ class Catalogue:
 
     def group(self, group_id: str) -> Facts:
         return plain_group(self.store, group_id, self.texts)
+
+    def summary(self) -> Facts:
+        """Returns how many groups the store has, by purpose and state. Reads no groups, unless a
+        request has asked for tasks or used a filter."""
+        change = self.store.change
+        if self.change >= 0:  # the page asks again for its list when this number grows
+            self.read()
+            change = self.change
+        with self.store.read() as txn:
+            counts, total = txn.counts(), txn.size("state")
+            states = {each: dict(under(counts, f"group/{each}")) for each in PURPOSES}
+            return {
+                "change": change,
+                "version": txn.progress().version,
+                "total": total,
+                "listed": min(total, GROUPS_LIMIT),
+                "states": {purpose: found for purpose, found in states.items() if found},
+            }
+
+    def page(self, purpose: str, before: str, limit: int) -> tuple[int, list[Facts]]:
+        """Returns how many groups of a purpose ("": any) there are, and the newest ones that are
+        older than the group `before` ("": all). Reads no other groups."""
+        known = next((each for each in PURPOSES if each == purpose), None)
+        if purpose and known is None:
+            return 0, []
+        with self.store.read() as txn:
+            total = txn.size("state")
+            if known:
+                total = sum(under(txn.counts(), f"group/{known}").values())
+            names = islice(txn.candidates(known, None, None, before[:NAME]), limit)
+            return total, [_facts(txn.existing_row(name)) for name in names]
 
     def read(self) -> Sequence[Facts]:
         """Returns the groups. Reads a changed store again, but no more often than SHARE allows. The
@@ -56,15 +90,17 @@ class Catalogue:
         """Reads all rows, but decodes only changed rows."""
         known: dict[bytes, tuple[int, Facts]] = {}
         with self.store.read() as txn:
-            self.total, self.version = txn.size("state"), txn.progress().version
             for key, data in islice(txn.scan("state", backwards=True), GROUPS_LIMIT):
                 found = self._known.get(key)
                 if found is None or found[0] != hash(data):
-                    row = codec.decode(GroupRow, data)
-                    more = {"rewards": row.rewards, "failures": row.failures, "times": row.times}
-                    found = hash(data), group_facts.facts(row) | more
+                    found = hash(data), _facts(codec.decode(GroupRow, data))
                 known[key] = found
         self._known, self._facts = known, [facts for _, facts in known.values()]
+
+
+def _facts(row: GroupRow) -> Facts:
+    more = {"rewards": row.rewards, "failures": row.failures, "times": row.times}
+    return group_facts.facts(row) | more
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:

@@ -48,6 +48,21 @@ class EvaluationCatalogue:
             raise NotFound(f"there is no group {group_id!r:.40}")
         return _facts(group_id, attempts) | MORE | {"pairs": [_pair(one) for one in attempts]}
 
+    def summary(self) -> Facts:
+        """Returns how many tasks there are, as groups of an evaluation."""
+        groups = self.read()
+        return {
+            "change": self.change, "version": self.version, "total": self.total,
+            "listed": len(groups),
+            "states": {"eval": {"complete": len(groups)}} if groups else {},
+        }  # fmt: skip
+
+    def page(self, purpose: str, before: str, limit: int) -> tuple[int, list[Facts]]:
+        """Returns the number of tasks, and the last ones before the group `before` ("": all)."""
+        groups = self.read() if purpose in ("", "eval") else []
+        older = [group for group in groups if not before or group["group"] < before]
+        return len(groups), older[:limit]
+
     def read(self) -> Sequence[Facts]:
         with self._lock:
             began, status = time.monotonic(), self.file.stat()

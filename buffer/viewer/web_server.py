@@ -105,21 +105,11 @@ class Viewer(ThreadingHTTPServer):
         return answers[name](query)
 
     def _run(self, query: Query) -> Any:
-        listed = self.catalogue.read()
-        states: dict[str, dict[str, int]] = {}
-        for group in listed:
-            counts = states.setdefault(group["purpose"], {})
-            counts[group["state"]] = counts.get(group["state"], 0) + 1
-        return {
+        return self.catalogue.summary() | {
             "title": self.viewed.title,
             "kind": self.catalogue.kind,
             "notice": self.viewed.notice,
             "facts": self.viewed.facts,
-            "change": self.catalogue.change,
-            "version": self.catalogue.version,
-            "total": self.catalogue.total,
-            "listed": len(listed),
-            "states": states,
         }
 
     def _tasks(self, query: Query) -> Any:
@@ -131,8 +121,12 @@ class Viewer(ThreadingHTTPServer):
         return {"total": len(lines), "tasks": lines[offset : offset + limit]}
 
     def _groups(self, query: Query) -> Any:
+        before = query.get("before", "")
+        if not (query.get("task") or query.get("filter", "").strip()):
+            total, found = self.catalogue.page(query.get("purpose", ""), before, _limit(query))
+            return {"total": total, "groups": found}
         groups = self._accepted(query)
-        total, before = len(groups), query.get("before", "")
+        total = len(groups)
         if before:
             groups = [group for group in groups if group["group"] < before]
         return {"total": total, "groups": groups[: _limit(query)]}

@@ -23,7 +23,7 @@ import zmq
 from zmq.utils import z85
 
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.sockets import new_socket
+from buffer.wire.sockets import NO_PLACE, UNKNOWN_KEY, new_socket
 from buffer.wire.traffic import CHECK_S, Limits, Traffic
 from r3l.run.process.memory import return_freed_memory
 
@@ -34,6 +34,7 @@ HANDSHAKE_S = 10.0  # for a new connection to finish its handshake
 FREES_S = 1.0  # that libzmq may take to free the memory of a connection
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
+_STATUS = {"unknown_key": UNKNOWN_KEY, "too_many_connections": NO_PLACE}
 
 
 class Access:
@@ -83,7 +84,9 @@ class Access:
             role = self._role(domain, mechanism, credentials)
             cause = self._refusal(role, now)
             self.refused[cause] += bool(cause)
-            verdict = (b"400", cause.encode(), b"") if cause else (b"200", b"OK", role.encode())
+            verdict = (b"200", b"OK", role.encode())
+            if cause:  # libzmq tells the peer the status alone
+                verdict = b"%d" % _STATUS[cause], cause.encode(), b""
             self._requests.send_multipart([version, request, *verdict, b""])
         shut_down = self.traffic.check(now)
         self.refused += shut_down
@@ -98,6 +101,7 @@ class Access:
         self._router.disable_monitor()
         self._events.close(linger=0)
         self._requests.close(linger=0)
+        self.traffic.close()
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
         """After shutdowns, returns freed memory to the system, at most once per FREES_S."""

@@ -1,7 +1,8 @@
 """The buffer's operations: their table, requests and replies.
 
-CONTRIBUTING.md lists what a new operation needs. If an operation returns groups, they follow its
-reply, one frame each (buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a
+CONTRIBUTING.md lists what a new operation needs. If an operation returns groups or results, they
+follow its reply (buffer.wire.parts). A long answer comes in parts: the client asks for the next one
+once it has the one before. Increase `PROTOCOL` in buffer.wire.messages when a
 request or a reply changes, not for a new operation.
 """
 
@@ -26,7 +27,7 @@ from r3l.records import (
     Task,
 )
 
-GROUPS_LIMIT = 4096  # groups in one reply
+GROUPS_LIMIT = 4096  # groups of one answer
 SLOTS_LIMIT = 1024  # slots of a group
 REFLECTIONS_LIMIT = 4096  # reflections of a group
 HANDED_LIMIT = 64  # stored attempts of a plan
@@ -60,12 +61,14 @@ class AddTasks(Request[int]):
 
 class AcquireLease(Request["Lease | Wait"]):
     """Asks for a group to explore. `plan`: of a new training group; by default, the run's algorithm
-    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`."""
+    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`. `wait_s`: for so
+    many seconds the service may keep the request until there is work."""
 
     actor: str
     version: Integer
     plan: GroupPlan | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
 class Put(Request["PutAck"]):
@@ -81,12 +84,18 @@ class Put(Request["PutAck"]):
 
 
 class PutPartial(Request[int]):
-    """Stores the progress of an open slot. `result`: the slot's encoded result so far, with a
-    trajectory (r3l.rollout.partial)."""
+    """Stores the progress of an open slot: its result so far, with a trajectory
+    (r3l.rollout.partial). `digest`: of the encoded result. `data`: the encoded result, or with
+    `since` what is new (buffer.wire.increments) after the stored one with this digest. `serial`:
+    counts what the holder of a lease sends, so that late copies are seen; 0: not counted."""
 
     group_id: str
     actor: str
-    result: msgspec.Raw
+    slot: Natural
+    data: bytes
+    digest: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
+    since: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
+    serial: Natural = 0
 
 
 class Renew(Request[tuple[str, ...]]):
@@ -110,6 +119,14 @@ class DrawGroups(Request["DrawHead"]):
     count: Integer
     version: Natural
     consumer: str
+
+
+class GetDrawn(Request["Records"]):
+    """Asks for the next part of a draw's records: its groups, then its recalled attempts. `at`:
+    number of the first."""
+
+    draw_id: Integer
+    at: Natural
 
 
 class ReleaseDraws(Request[int]):
@@ -170,12 +187,14 @@ class SetVersion(Request[int]):
 
 
 class QueryGroups(Request[list[Group]]):
-    """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups."""
+    """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups.
+    `before`: only groups that are older than this one."""
 
     purpose: Purpose | None = None
     tag: str | None = None
     state: GroupState | None = None
     limit: Integer = 1000
+    before: str = ""
 
 
 class GetLedger(Request[tuple[str, ...]]):
@@ -200,7 +219,9 @@ class GetStats(Request["BufferStats"]):
 class Lease(Record):
     """A group to explore. `accepted`, `reflections`: of earlier holders. `partial`: unfinished
     results of earlier holders. `handed`: those stored attempts of the plan that still exist.
-    `deadline_s`: seconds until the lease expires."""
+    `deadline_s`: seconds until the lease expires. On the wire these results and reflections follow
+    the lease, and `following` has the numbers of accepted ones, of partial ones and of
+    reflections."""
 
     group_id: str
     task: Task
@@ -212,13 +233,16 @@ class Lease(Record):
     partial: tuple[SlotResult, ...] = ()
     reflections: tuple[ReflectionRecord, ...] = ()
     handed: tuple[Recalled, ...] = ()
+    following: tuple[Natural, Natural, Natural] = (0, 0, 0)
 
 
 class Wait(Record):
-    """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again."""
+    """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again.
+    `for_weights`: the actor lacks newer weights, so that no work helps."""
 
     reason: str
     retry_s: float
+    for_weights: bool = False
 
 
 class PutAck(Record):
@@ -236,9 +260,20 @@ class Ids(Record):
 
 
 class Groups(Record):
-    """Announces the groups that follow. `now`: their current states, in the same order."""
+    """Announces the groups that follow. `now`: their current states, in the same order. `frames`:
+    how many frames each has. `before`: the `before` that continues the query, "" at its end."""
 
     now: tuple[Status, ...] = ()
+    frames: tuple[Natural, ...] = ()
+    before: str = ""
+
+
+class Records(Record):
+    """Announces records of a draw. `frames`: how many frames each has, 0 for a recalled attempt
+    that no longer exists. `left`: how many records come after them."""
+
+    frames: tuple[Natural, ...] = ()
+    left: Natural = 0
 
 
 class Amount(Record):
@@ -248,12 +283,15 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces a batch, or says why there is none (`reason`). The groups follow, then the
-    recalled attempts that still exist. `now`: state of each group."""
+    """Announces a batch, or says why there is none (`reason`). Its first records follow, and
+    `get_drawn` has the others: the groups, then the recalled attempts. `now`: state of each group.
+    `frames`, `left`: as in Records."""
 
     row: DrawRow | None = None
     now: tuple[Status, ...] = ()
     reason: str = ""
+    frames: tuple[Natural, ...] = ()
+    left: Natural = 0
 
 
 class BufferStats(Record):
@@ -271,6 +309,8 @@ class BufferStats(Record):
     - `replaced`: those of them that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
+    - `archived`: groups whose record is in the archive (buffer.archive)
+    - `archive_failed`: failures to archive groups, which stay in the store, keyed by kind
     - `algorithm_failed`: failed calls of the algorithm (buffer.sampling.algorithm_calls), keyed by
       method
     - `rewound`: groups that were still stored when a learner took back their step
@@ -281,6 +321,7 @@ class BufferStats(Record):
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow
+    - `cpu_s`: CPU seconds of the service; `started`: when it started, seconds since the epoch
     """
 
     train: dict[str, int] = msgspec.field(default_factory=dict)
@@ -314,16 +355,21 @@ class BufferStats(Record):
     refused: dict[str, int] = msgspec.field(default_factory=dict)
     undelivered: int = 0
     drawn_by: dict[str, int] = msgspec.field(default_factory=dict)
+    archived: int = 0
+    archive_failed: dict[str, int] = msgspec.field(default_factory=dict)
+    cpu_s: float = 0.0
+    started: float = 0.0
 
 
 # ── the table ───────────────────────────────────────────────────────────────────────────────
 
-Thread = Literal["writer", "reader"]
+Thread = Literal["writer", "drawer", "reader"]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. Only the thread `writer` may change the store. `keeps_reply`: see
+    """One operation. Only the thread `writer` may change the store; `drawer` sends the records of
+    draws, which wait for no query. `keeps_reply`: see
     buffer.server.idempotency. `learner`: needs a learner's key, if keys are used."""
 
     name: str
@@ -342,6 +388,7 @@ _ROWS = (
     Operation("renew", Renew, (Ids,), "writer"),
     Operation("release", Release, (Ids,), "writer"),
     Operation("draw", DrawGroups, (DrawHead,), "writer", learner=True),
+    Operation("get_drawn", GetDrawn, (Records,), "drawer", learner=True),
     Operation("release_draws", ReleaseDraws, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("commit", Commit, (Amount,), "writer", learner=True),
     Operation("discard", Discard, (Amount,), "writer", learner=True),

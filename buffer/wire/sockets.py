@@ -15,6 +15,7 @@ FRAMES_LIMIT = 16  # of a request; it has 2
 BIND_S = 10.0  # how long to retry a port in use: a restarted service keeps its port
 BIND_RETRY_S = 0.1
 CALL_MS = 1000
+UNKNOWN_KEY, NO_PLACE = 400, 500  # why a connection is refused, as a status of ZAP
 Frame = bytes | memoryview
 
 # Plain numbers, because calculating with pyzmq's flags takes as long as sending a frame.

@@ -130,7 +130,7 @@ class TextWorld:
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Starts the game of a seed. Raises EnvironmentFailed if none can be made."""
-        file = self._generated(seed)
+        file = self._generate(seed)
         if self.game is None or file != self.file:
             self.close()
             self.game, self.file = self._start(file), file
@@ -187,7 +187,7 @@ class TextWorld:
         commands = self.state.admissible_commands or []
         return {"admissible": sorted(c for c in commands if not _refusal(c))}
 
-    def _generated(self, seed: int) -> Path:
+    def _generate(self, seed: int) -> Path:
         """Returns the compiled game of a seed. Generates it if the cache does not have it."""
         shape = [self.library.__version__, self.kind, self.settings, self.only_last_action]
         key = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,15 @@ from envs.agents.agent_checks import (
 from envs.agents.agent_process import AgentProcess, Argv
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, Operation, ProcessState, Saved
 from envs.agents.agent_tasks import FIELD, NAME, Hidden, read_tasks
-from envs.agents.agent_variables import child_environment
+from envs.agents.agent_variables import child_environment, shared_folders
 from envs.agents.opened_folder import FOLDER, OpenedFolder
+from envs.agents.task_folders.harbor_tasks import (
+    RUNNER,
+    OpenedTask,
+    harbor_tasks,
+    is_folder,
+    listed,
+)
 from envs.base import TaskSource
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.files.temporary_folder import held_folder
@@ -51,7 +59,8 @@ class Agent:
     - `command`: a command line, a `file.py:function` to call with the task, or the URL of a server
       that plays tasks (envs.agents.remote_agent)
     - `python`: the program's interpreter
-    - `tasks`: a file with one JSON object a line
+    - `tasks`: a file with one JSON object a line, or a folder of task folders in Harbor's format
+      (envs.agents.task_folders.harbor_tasks), whose tests are the grader
     - `reward`: the grader, a `file.py:function`. Its arguments are the task, the agent's calls and
       (if it takes three) the agent's folder. Without a grader, the agent posts its reward or prints
       the reward as its last line.
@@ -66,6 +75,8 @@ class Agent:
       other processes and from reading their memory and variables (Linux 6.12). Then `sudo` fails,
       and root loses CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_PERFMON.
     - `prompts`: replacements for texts of r3l/rollout/prompts, by name
+    - `unsandboxed`: whether task folders are played in processes of this machine
+    - `harbor`: further settings of Harbor's trials, if its runner plays task folders
     """
 
     once = True  # its process and folder end with the attempt, however that ends
@@ -84,6 +95,8 @@ class Agent:
         hidden: list[str] | None = None,
         fence: bool = True,
         prompts: dict[str, str] | None = None,
+        unsandboxed: bool = False,
+        harbor: dict[str, Any] | None = None,
     ) -> None:
         try:
             Prompts(prompts)
@@ -94,16 +107,24 @@ class Agent:
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
+        others: dict[str, object] = {"reward": reward, "workspace": workspace, "hidden": hidden}
+        if command.startswith(RUNNER):
+            others |= {"mcp": mcp, "snapshot": snapshot, "restore": restore}
+        self.harbor = harbor_tasks(
+            tasks, command, python, unsandboxed=unsandboxed, settings=harbor, others=others
+        )
         self.starter, self.argv = self._starter(command, python)
         self.asked = [command] if is_url(command) else []
         self.grader = starter_of_function("reward", reward, python) if reward else ()
+        if self.harbor:
+            self.grader = self.harbor.grader
         self.keepers = keepers_of(snapshot, restore, python, workspace)
         self.servers = servers_of(mcp or {}, python, workspace)
         self.hidden, self.fence = Hidden(hidden, graded=bool(reward)), fence
         self.hidden.check_command(command)
         self.facts = AgentFacts(
-            graded=bool(reward),
-            saved=SAVED.get(snapshot, "all"),
+            graded=bool(self.grader),
+            saved="nothing" if command.startswith(RUNNER) else SAVED.get(snapshot, "all"),
             servers={name: "" if self.servers[name] else url for name, url in (mcp or {}).items()},
         )
         self.task: dict[str, Any] = {}
@@ -111,6 +132,7 @@ class Agent:
         self.secret: list[str] = []
         self.stored = False
         self.place: OpenedFolder | None = None
+        self.opened: OpenedTask | None = None
         self.identity: list[int] = []
         self.given: dict[str, str] = {}
         self.processes: dict[str, AgentProcess] = {}
@@ -118,7 +140,7 @@ class Agent:
 
     @staticmethod
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
-        return read_tasks(tasks)
+        return listed(tasks) if is_folder(tasks) else read_tasks(tasks)
 
     def prepare(self, task: dict[str, Any], secret: list[str], stored: bool = False) -> AgentFacts:
         self.close()
@@ -132,11 +154,19 @@ class Agent:
             work.mkdir()
         found = work.lstat()
         self.identity = [found.st_dev, found.st_ino]
-        return replace(self.facts, task=self.shown, hidden=self.hidden.of(task))
+        facts = replace(self.facts, task=self.shown, hidden=self.hidden.of(task))
+        self.opened = None
+        if self.harbor is None:
+            return facts
+        known = child_environment({}, secret)
+        self.opened = self.harbor.opened(task, self.place.path, known)
+        self.opened.fill(work)
+        return replace(facts, limit_s=self.opened.limit_s, grader_s=self.opened.grader_s)
 
-    def start(self, variables: dict[str, str]) -> ProcessState:
-        self.given = variables
-        return self._start(MAIN, self.starter, self.argv, [self.shown, *self.asked])
+    def start(self, variables: dict[str, str], fresh: list[str] | None = None) -> ProcessState:
+        self.given = variables | self._folders(fresh or ())
+        asked = self.opened.asked if self.opened else self.asked
+        return self._start(MAIN, self.starter, self.argv, [self.shown, *asked])
 
     def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
         """Starts the grader, after it has ended the agent and its MCP servers."""
@@ -144,7 +174,8 @@ class Agent:
         for name in [name for name in self.processes if name != KEEPER]:
             self.stop(name)
         folder = [] if self.stored else [self._work]
-        return self._start(MAIN, self.grader, (), [self.task, calls, *folder], grading=True)
+        asked = self.opened.graded if self.opened else [self.task, calls, *folder]
+        return self._start(MAIN, self.grader, (), asked, grading=True)
 
     def keep(self, operation: Operation, folder: str, call: int) -> ProcessState:
         """Saves or restores the folder. Starts a process only for a command or a large folder."""
@@ -152,7 +183,7 @@ class Agent:
         arguments = (operation, self._work, folder, call, words, self.identity)
         folders = self._work, os.path.join(folder, "objects")
         if not words and all(map(workspace_copy.is_small, folders)):
-            return _copied(*arguments)
+            return _copy_state(*arguments)
         return self._start(KEEPER, COPY, (), [*arguments])
 
     def serve(self, name: str) -> ProcessState:
@@ -177,12 +208,24 @@ class Agent:
             self.place = None
 
     def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
+        if self.harbor:
+            return self.harbor.starter(command)
         return starter_of(command, python, workspace=self.workspace)
 
     @property
     def _work(self) -> str:
         assert self.place is not None  # an attempt is prepared first
         return str(self.place.path / "work")
+
+    def _folders(self, fresh: Iterable[str]) -> dict[str, str]:
+        """Makes a folder for each variable in `fresh`, beside the agent's own. Returns these
+        variables, and those of the user's downloads (envs.agents.agent_variables)."""
+        assert self.place is not None  # an attempt is prepared first
+        folders = {name: self.place.path / "caches" / name.lower() for name in fresh}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        shared = shared_folders(os.environ) if "XDG_CACHE_HOME" in folders else {}
+        return shared | {name: str(folder) for name, folder in folders.items()}
 
     def _start(
         self,
@@ -204,7 +247,9 @@ class Agent:
             folder.link("work", self._work)
         own = os.path.dirname((argv or starter)[0])
         path = os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
-        given = {"R3L_WORKSPACE": self._work, "PATH": path} | self.given
+        seen = self.opened if name != KEEPER and not grading else None
+        of_task = seen.variables if seen else {}
+        given = {"R3L_WORKSPACE": self._work, "PATH": path} | of_task | self.given
         text = json.dumps(self.task if grading else self.shown, ensure_ascii=False)
         if len(text.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = text
@@ -218,6 +263,7 @@ class Agent:
             lasting=name == KEEPER,
             fenced=self.fence and name != KEEPER,
             returns=grading,
+            view=seen.view if seen else None,
         )
         self.processes[name] = process
         return process.state()
@@ -240,7 +286,7 @@ class Agent:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _copied(*arguments: Any) -> ProcessState:
+def _copy_state(*arguments: Any) -> ProcessState:
     """Saves or restores a folder in this process. Returns what a separate process would report."""
     try:
         return ProcessState(exit=0, stdout=json.dumps(workspace_copy.run(*arguments)))

@@ -42,7 +42,7 @@ def interpreter(python: str) -> str:
     path = shutil.which(os.path.expanduser(python))
     if path is None:
         raise UserError(f"env agent: python: {python} is not a program; name an interpreter")
-    if tried(f"python: {python}", [path, "-c", "import sys, json, ctypes"]).returncode:
+    if run_command(f"python: {python}", [path, "-c", "import sys, json, ctypes"]).returncode:
         raise UserError(
             f"env agent: python: {python} does not run Python with ctypes; name an interpreter"
         )
@@ -144,7 +144,7 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
             f"env agent: {option} {target}: must be file.py:function, and the file must exist"
         )
     argv = (own, str(CALL_FUNCTION), f"{path}:{name}")
-    ended = tried(f"{option} {target}", argv)
+    ended = run_command(f"{option} {target}", argv)
     if ended.returncode:
         raise UserError(f"env agent: {option} {target}: {last_error(ended)} (with {own})")
     return argv
@@ -184,7 +184,7 @@ def _of_user(file: str) -> bool:
     return not library and Path(file) not in (CALL_FUNCTION, REMOTE)
 
 
-def tried(
+def run_command(
     what: str, argv: Sequence[str], limit_s: float = CHECK_S
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command without input. Raises UserError if it cannot start or takes too long."""
@@ -227,7 +227,7 @@ def _check_script(what: str, program: str, words: Sequence[str], workspace: str)
     if words[0] == "-m" and first:
         folder = os.path.expanduser(workspace) or os.devnull  # an agent's own folder begins empty
         asked = [program, "-c", _MISSING, folder, first.partition(".")[0]]
-        if tried(first, asked).stdout.split():
+        if run_command(first, asked).stdout.split():
             why = f"{program} has no module {first}; install it, or put it into the workspace"
             raise UserError(f"{what}: {why}")
 
@@ -245,7 +245,7 @@ def _check_imports(script: str, python: str) -> None:
     names += [n.module for n in tree.body if isinstance(n, ast.ImportFrom) and n.module]
     roots = sorted({name.partition(".")[0] for name in names})
     folder = os.path.dirname(os.path.abspath(script))
-    missing = tried(script, [python, "-c", _MISSING, folder, *roots]).stdout.split()
+    missing = run_command(script, [python, "-c", _MISSING, folder, *roots]).stdout.split()
     if missing:
         raise UserError(
             f"env agent: {script} imports {', '.join(missing)}, which {python} does not have; "

@@ -18,8 +18,10 @@ import time
 from collections.abc import Iterable
 
 from envs.agents.agent_runner import ProcessState
+from envs.agents.agent_variables import CACHES, DOWNLOADS
 from envs.agents.call_function import CLEAR_S, Job, children_of
 from envs.agents.opened_folder import OpenedFolder
+from envs.agents.task_folders.private_view import View
 from r3l.errors import EnvironmentFailed
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class AgentProcess:
     `argv`: the program's command, () for a function. `given`: what it reads from stdin. `lasting`:
     what it starts lives on when it has ended, until `kill`. `fenced`: it may neither signal nor
     inspect processes that it did not start. `returns`: it has failed if its function has not
-    returned, whatever it printed."""
+    returned, whatever it printed. `view`: what it sees of the files; None: all."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class AgentProcess:
         lasting: bool = False,
         fenced: bool = False,
         returns: bool = False,
+        view: View | None = None,
     ) -> None:
         self.folder, self.lasting = folder, lasting
         for name in ("stdin", "stdout") if pipes else ():
@@ -77,6 +80,7 @@ class AgentProcess:
             lasting=lasting,
             fenced=fenced,
             returns=returns,
+            view=view,
         )
         try:
             self.server, self.pid, self.head = _start(starter, job)
@@ -137,12 +141,15 @@ def _start(starter: Argv, job: Job) -> tuple[subprocess.Popen[str], int, int]:
     """Has a starter run a job; starts the starter if needed. Returns the starter, and the ids of
     the wrapper and of its head. Raises EnvironmentFailed."""
     server = _starters.get(starter)
+    begun = server is not None and server.poll() is None
     try:
-        if server is None or server.poll() is not None:
+        if server is None or not begun:
             pipe = subprocess.PIPE
-            # A function's file is imported once, for all attempts.
+            # A function's file is imported once, for all attempts, so with the user's own caches.
             asked = job["variables"]
-            own = {name: value for name, value in os.environ.items() if asked.get(name) == value}
+            own = {n: v for n, v in os.environ.items() if n in CACHES or asked.get(n) == v}
+            # Libraries look for programs when they are imported.
+            own |= {name: asked[name] for name in (*DOWNLOADS, "PATH") if name in asked}
             mark = os.environ.get(MARK, "")  # shown in the command line of all its forks
             argv = (*starter, *([""] * (len(starter) < 3)), mark)
             server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=own, text=True)
@@ -157,6 +164,8 @@ def _start(starter: Argv, job: Job) -> tuple[subprocess.Popen[str], int, int]:
         if server is not None:
             server.kill()
         _starters.pop(starter, None)
+        if begun:  # an agent may have killed it since its last job
+            return _start(starter, job)
         raise EnvironmentFailed(
             f"{starter[-1]} started no process: the starter exited, or did not print a "
             f"process id; import {starter[-1]} with {starter[0]} to see why",

@@ -32,6 +32,8 @@ class AgentFacts:
     the tools of MCP servers need not run again).
     `task`: what the agent may see of its task. `hidden`: the fields that only the grader sees.
     `servers`: the MCP servers by name, each with its URL, or "" if `serve` starts it.
+    `limit_s`: the time limit that the task sets its agent, seconds; None: none of its own.
+    `grader_s`: the time limit of the task's own grader, seconds; None: that of any attempt.
     """
 
     graded: bool = False
@@ -39,6 +41,8 @@ class AgentFacts:
     servers: dict[str, str] = field(default_factory=dict)
     task: dict[str, Any] = field(default_factory=dict)
     hidden: list[str] = field(default_factory=list)
+    limit_s: float | None = None
+    grader_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,11 @@ class AgentRunner(Protocol):
         lacks. `stored`: the attempt was
         played before, so the folder stays empty and the grader does not get it."""
 
-    def start(self, variables: dict[str, str]) -> Soon[ProcessState]:
-        """Starts the agent, with these environment variables."""
+    def start(
+        self, variables: dict[str, str], fresh: list[str] | None = None
+    ) -> Soon[ProcessState]:
+        """Starts the agent, with these environment variables. `fresh`: the names of further ones;
+        each gets a new folder, which is removed with the attempt's."""
 
     def grade(self, calls: list[dict[str, Any]]) -> Soon[ProcessState]:
         """Starts the grader in place of the agent and its MCP servers, which are ended. `calls`:

@@ -63,7 +63,8 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     given = result if isinstance(result, dict) else {"reward": result}
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"
-        raise failed(name, f"the result reports a failure: {cause!r:.300}")
+        said = f": {given['feedback']!s:.500}" if given.get("feedback") else ""
+        raise failed(name, f"the result reports a failure: {cause!r:.300}{said}")
     reward = number_of(given.get("reward")) / threshold
     if not abs(reward) <= LARGEST_REWARD:
         raise failed(

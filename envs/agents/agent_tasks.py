@@ -3,12 +3,14 @@ fields may be for the grader alone."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envs.base import SPLITS, ListedTasks, Split, split_of
 from r3l.errors import RecordError, UserError
+from r3l.files.hub_data_set import is_name
+from r3l.files.hub_data_set import rows as hub_rows
 from r3l.files.user_file import numbered_lines
 from r3l.records import Task
 
@@ -74,22 +76,17 @@ class Hidden:
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task may name a `split`; `split_tasks` divides the others. Raises
-    UserError for an invalid file or line."""
+    """Reads a file of tasks, or a data set of the hub (r3l.files.hub_data_set), whose rows without
+    an id are numbered. A task may name a `split`; `split_tasks` divides the others. Raises
+    UserError for an invalid file or line, and NotDownloaded for a data set that is not in the
+    user's cache."""
     if not file:
         raise UserError("env agent: needs the option tasks: a file with one JSON object a line")
-    path = Path(file).expanduser()
-    remedy = "write one JSON object a line"
+    path, remedy = Path(file).expanduser(), "write one JSON object a line"
     listed: list[tuple[Split | None, Task]] = []
     seen: dict[str, int] = {}
-    for number, line in numbered_lines(path, f"env agent: tasks {path}", remedy):
-        where = f"env agent: tasks {path}, line {number}"
-        try:
-            task = json.loads(line)
-            name = task.get("id")
-        except (ValueError, RecursionError, AttributeError) as error:
-            example = '{"id": 1}'
-            raise UserError(f"{where}: must be a JSON object such as {example} ({error})") from None
+    for number, task in _rows_of_hub(file) if is_name(file) else _rows_of(path, remedy):
+        where, name = f"env agent: tasks {path}, line {number}", task.get("id")
         if not isinstance(name, str | int) or name == "":
             raise UserError(f"{where}: has no id; give each task an `id` that stays the same")
         if (name := str(name)) in seen:
@@ -105,6 +102,24 @@ def read_tasks(file: str) -> ListedTasks:
     if not seen:
         raise UserError(f"env agent: tasks {path} contains no task; {remedy}")
     return split_tasks(listed)
+
+
+def _rows_of(path: Path, remedy: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields each line of a file, with its number."""
+    for number, line in numbered_lines(path, f"env agent: tasks {path}", remedy):
+        try:
+            task = json.loads(line)
+            task.get("id")
+        except (ValueError, RecursionError, AttributeError) as error:
+            where, example = f"env agent: tasks {path}, line {number}", '{"id": 1}'
+            raise UserError(f"{where}: must be a JSON object such as {example} ({error})") from None
+        yield number, task
+
+
+def _rows_of_hub(name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields each row of a data set, with its number and an id."""
+    for number, row in enumerate(hub_rows(name), 1):
+        yield number, row if row.get("id") not in (None, "") else row | {"id": f"{number:06d}"}
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:

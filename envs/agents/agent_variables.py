@@ -1,10 +1,12 @@
 """The environment variables that agents, graders and environments get.
 
-secret_names   the user's keys, tokens and passwords: no environment, agent or grader gets them
-client_names   what leads a client of models past the gateway, with another key or to another server
-direct_hosts   completes no_proxy: calls to this machine go to no proxy
+secret_names     the user's keys, tokens and passwords: no environment, agent or grader gets them
+client_names     what leads a client past the gateway, with another key or to another server
+fresh_names      folders of replies: each attempt gets folders of its own
+shared_folders   folders of downloads: all attempts use the user's
+direct_hosts     completes no_proxy: calls to this machine go to no proxy
 
-The setting `env.pass_environment` lists exceptions of the first two.
+The setting `env.pass_environment` lists exceptions of the first three.
 """
 
 import os
@@ -14,6 +16,28 @@ from fnmatch import fnmatchcase
 
 SETUP = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
 """Variables that set up the worker's Python, which no agent gets."""
+CACHES = (
+    "XDG_CACHE_HOME",
+    "DSPY_CACHEDIR",
+    "DSP_CACHEDIR",
+    "DSP_NOTEBOOK_CACHEDIR",
+    "OUTLINES_CACHE_DIR",
+    "CREWAI_STORAGE_DIR",
+)
+"""Variables that name folders in which clients keep replies or memories. With a shared folder, an
+attempt would be answered with the replies of another one and call the policy less often."""
+DOWNLOADS = {
+    "HF_HOME": "huggingface",
+    "TORCH_HOME": "torch",
+    "UV_CACHE_DIR": "uv",
+    "PIP_CACHE_DIR": "pip",
+    "POETRY_CACHE_DIR": "pypoetry",
+    "PLAYWRIGHT_BROWSERS_PATH": "ms-playwright",
+    "DENO_DIR": "deno",
+    "GOCACHE": "go-build",
+}
+"""Variables that name folders of downloads and builds, and their default folder below
+$XDG_CACHE_HOME. They hold no replies, and to fetch them for each attempt would take long."""
 NEAR = ("localhost", "127.0.0.1", "::1")
 
 _SECRET = re.compile(
@@ -56,7 +80,8 @@ _CLOUD = re.compile(r"CLAUDE_CODE_(USE|SKIP|OAUTH|API)_\w+|GOOGLE_GENAI_USE_\w+|
 
 def secret_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
     """Returns the names of variables that hold a secret, except those that a pattern in `passed`
-    matches. A proxy's URL may hold a password: without it nothing outside could be reached."""
+    matches. Never lists a proxy's URL, although it may hold a password, because nothing outside
+    could be reached without it."""
     return _unmatched(filter(lambda name: _is_secret(name, environ[name]), environ), passed)
 
 
@@ -65,6 +90,20 @@ def client_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list
     that a pattern in `passed` matches."""
     found = (n for n in environ if _CLIENT.fullmatch(n.upper()) or _CLOUD.fullmatch(n.upper()))
     return _unmatched(found, passed)
+
+
+def fresh_names(passed: Iterable[str] = ()) -> list[str]:
+    """Returns the variables of CACHES that name a new folder in each attempt, except those that a
+    pattern in `passed` matches."""
+    return _unmatched(CACHES, passed)
+
+
+def shared_folders(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of DOWNLOADS with the folders that they name without a fresh
+    XDG_CACHE_HOME."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folders = {name: os.path.join(cache, folder) for name, folder in DOWNLOADS.items()}
+    return {name: environ.get(name) or folder for name, folder in folders.items()}
 
 
 def unset_names(

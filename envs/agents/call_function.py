@@ -27,10 +27,15 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from decimal import Decimal
+from importlib.machinery import SourceFileLoader
 from numbers import Real
 from typing import Any, NoReturn, TextIO, TypedDict
 
+PRIVATE_VIEW = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "task_folders", "private_view.py"
+)
 MODULE = "r3l_agent_function"  # the name under which an agent's file is imported
 OUTPUT_LIMIT = 1 << 30  # bytes of any file that an agent writes
 CLEAR_S = 5.0
@@ -47,7 +52,8 @@ class Job(TypedDict):
     """What a wrapper runs. `folder`: where its files are, and its working directory `work`. `argv`:
     the program's command, [] for a function. `lasting`: what it starts lives until the process
     `head` is killed. `fenced`: it may neither signal nor inspect other processes. `returns`: the
-    function must return, so that code which it calls cannot print a result and end the process."""
+    function must return, so that code which it calls cannot print a result and end the process.
+    `view`: what it sees of the files (envs.agents.task_folders.private_view); None: all."""
 
     folder: str
     variables: dict[str, str]
@@ -55,6 +61,7 @@ class Job(TypedDict):
     lasting: bool
     fenced: bool
     returns: bool
+    view: Mapping[str, object] | None
 
 
 def prctl(option: int, value: int) -> None:
@@ -86,12 +93,19 @@ def _listed(parent: int) -> list[int]:
     return found
 
 
+class _Source(SourceFileLoader):
+    """Reads the file and never its cached bytecode, which knows a file by its size and second."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def find(target: str) -> Any:
     """Imports the function `file.py:name`. Exits with an error message if it is missing."""
     file, _, name = target.rpartition(":")
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
-    spec = importlib.util.spec_from_file_location(MODULE, file)
-    assert spec is not None and spec.loader is not None  # a .py file has both
+    spec = importlib.util.spec_from_file_location(MODULE, file, loader=_Source(MODULE, file))
+    assert spec is not None and spec.loader is not None  # it was given
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
@@ -144,6 +158,8 @@ def _run(function: Any, job: Job, returned: int) -> NoReturn:
     the function has returned."""
     code = 1
     try:
+        if job["view"]:
+            _change_view(job["view"])
         if job["fenced"]:
             _fence()
         if job["argv"]:
@@ -161,6 +177,16 @@ def _run(function: Any, job: Job, returned: int) -> NoReturn:
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(code & 255)
+
+
+def _change_view(view: Mapping[str, object]) -> None:
+    """Gives this process other files at some paths, which it cannot change back."""
+    spec = importlib.util.spec_from_file_location("r3l_private_view", PRIVATE_VIEW)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.enter(view)
+    module.lock()
 
 
 def _fence() -> None:
@@ -253,7 +279,7 @@ def _end_children() -> None:
         time.sleep(0.002)
 
 
-def _started(function: Any, job: Job, replies: TextIO) -> tuple[int, int]:
+def _start_wrapper(function: Any, job: Job, replies: TextIO) -> tuple[int, int]:
     """Forks a wrapper. Returns its id and the id of its head: the process that adopts what a
     lasting wrapper leaves, otherwise the wrapper itself."""
     told, tell = os.pipe() if job["lasting"] else (-1, -1)
@@ -304,7 +330,7 @@ def main(target: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for its children
     print(file=replies, flush=True)
     for line in iter(sys.stdin.readline, ""):
-        print(*_started(function, json.loads(line), replies), file=replies, flush=True)
+        print(*_start_wrapper(function, json.loads(line), replies), file=replies, flush=True)
 
 
 if __name__ == "__main__":

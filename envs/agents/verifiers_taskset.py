@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.agents.agent import Agent
-from envs.agents.agent_checks import CALL_FUNCTION, interpreter, last_error, tried
+from envs.agents.agent_checks import CALL_FUNCTION, interpreter, last_error, run_command
 from envs.agents.agent_process import Argv
 from envs.agents.agent_tasks import split_tasks
 from envs.base import Split, TaskSource
@@ -55,7 +55,7 @@ def _config(member: str, config: dict[str, Any] | None) -> str:
 def _run(member: str, python: str, config: str, action: str) -> str:
     """Returns what verifiers_play.py prints. Raises UserError with the script's last error line."""
     argv = [interpreter(python), str(PLAY), config, action]
-    ended = tried(f"verifiers:{member}", argv, LIST_S)
+    ended = run_command(f"verifiers:{member}", argv, LIST_S)
     if ended.returncode:
         raise UserError(f"env verifiers:{member}: {last_error(ended)}")
     return ended.stdout

@@ -56,7 +56,7 @@ def run(
     (place / "objects").mkdir(parents=True, exist_ok=True)
     file = place / f"{number}.json"
     if operation == "save":
-        said = _told(command, place / f"{number}.d")
+        said = _run_for_last_line(command, place / f"{number}.d")
         known = _read(place / KNOWN) or {"at": 0, "files": {}}
         began, seen = time.time_ns(), Seen(known)
         with _same_folder(work, identity) as root:
@@ -72,7 +72,7 @@ def run(
         sys.exit("the folder was not saved before this call")
     with _same_folder(work, identity) as root:
         _put_back(root, wanted["files"], place / "objects")
-        said = _told(command, place / f"{number}.d")
+        said = _run_for_last_line(command, place / f"{number}.d")
         if said != wanted["said"]:
             sys.exit(f"restore printed {said!r:.200}, but snapshot printed {wanted['said']!r:.200}")
         if difference := first_difference(wanted["files"], _listed(root)):
@@ -198,7 +198,8 @@ def _write(folder: int, name: str, content: Path, mode: int) -> None:
 
 
 def _overwritten(folder: int, name: str, mode: int) -> int | None:
-    """Opens a file to overwrite it. Returns None if it is no file with one name."""
+    """Opens a file to overwrite it. Returns None unless it is a regular file with a single hard
+    link."""
     try:
         place = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
@@ -313,7 +314,7 @@ def first_difference(wanted: Listing, found: Listing) -> str:
     return ""
 
 
-def _told(command: list[str], own: Path) -> str:
+def _run_for_last_line(command: list[str], own: Path) -> str:
     """Runs a command and returns its last line of output. `own`: a folder for the command, passed
     as R3L_SNAPSHOT. Raises SystemExit if the command fails."""
     if not command:

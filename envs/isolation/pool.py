@@ -221,8 +221,10 @@ class RemoteRunner(_Remote):
     ) -> AgentFacts:
         return msgspec.convert(await self._call("prepare", task, secret, stored), AgentFacts)
 
-    async def start(self, variables: dict[str, str]) -> ProcessState:
-        return await self._state("start", variables)
+    async def start(
+        self, variables: dict[str, str], fresh: list[str] | None = None
+    ) -> ProcessState:
+        return await self._state("start", variables, fresh)
 
     async def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
         return await self._state("grade", calls)

@@ -1,7 +1,7 @@
 """Problems with reference answers, read from a JSON-lines file or a Hugging Face data set.
 
     train.jsonl                      one JSON object a line
-    openai/gsm8k:main@train          repository[:configuration]@split, by the package `datasets`
+    openai/gsm8k:main@train          repository[:configuration]@split (r3l.files.hub_data_set)
 
 The constants PROMPT, ANSWER, FAMILY and ID list the field names of common data sets.
 """
@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from envs import requirements
 from envs.questions.final_answer import boxed
 from r3l.errors import UserError
+from r3l.files import hub_data_set
 from r3l.files.user_file import numbered_lines
 from r3l.text import plain, shortened
 
@@ -36,7 +36,6 @@ BEFORE = ("context", "passage", "body", "story", "paragraph", "article", "premis
 ID_LIMIT = 200  # bytes
 LONGEST_NUMBER = 30  # digits of a number that is written without a power of ten
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # thousands separators
-HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,11 @@ class Problem:
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     """Loads problems from a file or a Hugging Face data set. Raises UserError for unreadable,
-    invalid or empty data. `env`, `option`: named in errors."""
+    invalid or empty data, and NotDownloaded for a data set that is not in the user's cache. `env`,
+    `option`: named in errors."""
     rows: Iterable[tuple[str, Any]]
-    if hub := HUB.fullmatch(where):
-        rows = ((f"row {n}", row) for n, row in enumerate(_hub_rows(env, option, where, hub), 1))
+    if hub_data_set.is_name(where):
+        rows = ((f"row {n}", row) for n, row in enumerate(hub_data_set.rows(where), 1))
     else:
         rows = _file_rows(env, option, where)
     problems: list[Problem] = []
@@ -93,19 +93,6 @@ def _file_rows(env: str, option: str, where: str) -> Iterator[tuple[str, Any]]:
             raise UserError(
                 f"{what}, line {number} is not JSON; every line must be one JSON object"
             ) from None
-
-
-def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable[Any]:
-    datasets = requirements.package(env, "datasets", "math")
-    repository, configuration, split = hub.groups()
-    try:
-        return list(datasets.load_dataset(repository, configuration, split=split))
-    except Exception as error:  # of many types; the user must know which data set it was
-        raise UserError(
-            f"env option {env}.{option}: {where} cannot be loaded "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
-            "save it as JSON lines and give the file instead"
-        ) from error
 
 
 def _problem(row: Any, number: int) -> Problem:

@@ -53,7 +53,7 @@ class MathProblems(Question):
         max_response_tokens: int | None = None,
         reflect_with_answer: bool = False,
     ) -> None:
-        requirements.installed(name, "math_verify", "math")
+        requirements.require_installed(name, "math_verify", "math")
         if type(reflect_with_answer) is not bool:
             raise UserError(
                 f"env option reflect_with_answer is {reflect_with_answer!r}; it must be true or "

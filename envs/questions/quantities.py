@@ -57,9 +57,9 @@ class _Time:
 
 
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
-    """Compares two texts of which at least one is a time, a date or a ratio, or is no number for
-    its dots or years. Returns None if none is. `same`: compares parts of ratios. `number`: reads
-    them."""
+    """Compares two texts if at least one of them is a time, a date or a ratio, or has dots or years
+    that keep it from being a number. Otherwise returns None. `same`: compares parts of ratios.
+    `number`: reads them."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
     )

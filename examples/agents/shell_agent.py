@@ -4,6 +4,8 @@
     tasks: {"id": 1, "goal": "write the number of files to count.txt", "turns": 6}
     reward: a grader that looks into the folder
 
+    tasks: examples/agents/harbor, a folder of tasks in Harbor's format, whose tests are the grader
+
 It can be retried from any call: the same commands in the same folder write the same output.
 """
 
@@ -19,7 +21,7 @@ def work(task):
     """Works on a task until the policy says done, or its turns are over."""
     messages = [
         {"role": "system", "content": "Each reply is one shell command; reply done at the end."},
-        {"role": "user", "content": task["goal"]},
+        {"role": "user", "content": task.get("instruction") or task["goal"]},
     ]
     for _ in range(task.get("turns", 10)):
         reply = ask(messages)
@@ -37,6 +39,8 @@ def run(command):
         )
     except subprocess.TimeoutExpired:
         return "the command took longer than 30 s"
+    except ValueError as error:  # it holds a NUL
+        return f"no command: {error}"
     shown = (ended.stdout + ended.stderr).replace(os.getcwd(), ".")
     return f"{shown[-LONGEST:]}[exit {ended.returncode}]"
 

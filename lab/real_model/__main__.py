@@ -1,7 +1,8 @@
-"""Make the experiments of docs/results/real-model.md: `python -m lab.real_model`."""
+"""Make the experiments of docs/results/real-models.md: `python -m lab.real_model`."""
 
 import asyncio
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import click
 
 from benchmarks.gpu.whole_run import smi
 from lab.dry_run import DRY_RUN, show_launch
-from lab.real_model import calculator, page
+from lab.real_model import calculator, finals, page, rare, rare_page
 from lab.real_model.doses import DOSES, WORKSHOP, warm, warm_calculator, warm_workshop
 from lab.real_model.probe import SLOTS, TASKS, configured, probe
-from lab.real_model.training import VARIANTS, arguments, train
+from lab.real_model.training import OF_THE_WORKSHOP, VARIANTS, arguments, train
+from lab.real_model.worlds import WORLDS
 from lab.results.lines import append, processor, read_lines
+from r3l.errors import UserError
 from r3l.run.process.command_line import OneLineGroup
 
 FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
@@ -84,6 +87,8 @@ def train_command(
     out: Path, dose: str, variant: str, seed: int, lines: Path, dry_run: bool, **more: Any
 ) -> None:
     """Make or continue a training run on sums."""
+    if variant in OF_THE_WORKSHOP:
+        raise UserError(f"--variant {variant}: its teacher knows no sums; choose another variant")
     named = {
         "kind": "train",
         "machine": machine(),
@@ -142,15 +147,54 @@ def calculator_command(out: Path, seed: int, lines: Path, dry_run: bool, **more:
         _make((model, "grpo", seed, folder, words, calculator.SETTINGS), lines, named, dry_run)
 
 
+@main.command("rare")
+@FOLDER
+@click.option("--world", "worlds", multiple=True, type=click.Choice(list(WORLDS)), help="all")
+@click.option(
+    "--variant", "variants", multiple=True, type=click.Choice(list(VARIANTS)), help="arms"
+)
+@click.option("--seed", "seeds", multiple=True, type=int, help="1, 2 and 3")
+@click.option("--minutes", type=float, default=rare.MINUTES, show_default=True, help="of a run")
+@LEARNER
+@click.option("--lines", type=click.Path(path_type=Path), default=rare.FILE, help="results file")
+@click.option("--only", type=click.Choice(["runs", "finals"]), help="both")
+@DRY_RUN
+@SETTINGS
+def rare_command(
+    out: Path,
+    worlds: tuple[str, ...],
+    variants: tuple[str, ...],
+    seeds: tuple[int, ...],
+    minutes: float,
+    learner: str,
+    lines: Path,
+    only: str | None,
+    dry_run: bool,
+    settings: tuple[str, ...],
+) -> None:
+    """Make or continue the runs where success is rare, one after the other. Then evaluate the
+    policies of those that have ended."""
+    runs = [*rare.wanted(worlds, variants, seeds)]
+    warmed = rare.warm(out, lines, machine(learner), dry_run=dry_run, more=settings)
+    complete = only == "finals" or rare.make(runs, warmed, learner, settings, minutes)
+    if only != "runs":
+        finals.make(runs, warmed)
+    if not complete:
+        sys.exit(1)
+
+
 @main.command("page")
 @DRY_RUN
 def page_command(dry_run: bool) -> None:
-    """Write the page."""
+    """Write the pages."""
     if dry_run:
         words = len(page.render(read_lines(page.FILE)).split())
-        click.echo(f"{page.PAGE} would have {words} words, and a picture {page.PICTURE}")
+        click.echo(f"{page.PAGE} would have {words} words")
+        words = len(rare_page.render(read_lines(rare.FILE)).split())
+        click.echo(f"{rare_page.PAGE} would have {words} words")
         return
     page.write()
+    rare_page.write()
 
 
 def _make(run: tuple[Any, ...], lines: Path, named: dict[str, Any], dry_run: bool) -> None:

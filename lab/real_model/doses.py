@@ -101,6 +101,12 @@ def _data(file: Path, lines: Iterator[str], dry_run: bool) -> str:
     return str(file)
 
 
+def warm_up(out: Path, words: Sequence[str], dry_run: bool) -> None:
+    """Make a warm-up in `out` unless it is there. A dry run prints the command instead."""
+    if not (out / "warmup.json").exists():
+        _warmup(out, words, dry_run)
+
+
 def _warmup(out: Path, words: Sequence[str], dry_run: bool) -> None:
     command = ["warmup", "--out", str(out), *words, "--compute", "bfloat16"]
     command += ["--guidance-text", "advice"]

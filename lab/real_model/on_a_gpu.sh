@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the runs of docs/results/real-model.md on one GPU, eight at once:
+# Makes the runs of docs/results/real-models.md on one GPU, eight at once:
 # bash lab/real_model/on_a_gpu.sh FOLDER appends their lines to FOLDER/real-model.jsonl.
 # It ends at the first failure. Started again, it goes on with the runs that have no line.
 set -euo pipefail

@@ -1,20 +1,16 @@
-"""From the lines of real-model.jsonl to docs/results/real-model.md, by the template page.md."""
+"""From the lines of real-model.jsonl to the appendix on SmolLM2, by the template page.md."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from lab.real_model import chart
-from lab.real_model.chart import Panel
 from lab.real_model.step_rows import ALL
 from lab.real_model.training import VARIANTS
-from lab.results.lines import LINES, read_lines
+from lab.results.lines import APPENDIX, LINES, read_lines
 from lab.results.statistics import T_975
 
-FILE, PAGE = LINES / "real-model.jsonl", LINES / "real-model.md"
-PICTURE = LINES / "real-model.svg"
+FILE, PAGE = LINES / "real-model.jsonl", APPENDIX / "smollm2.md"
 TEMPLATE = Path(__file__).with_name("page.md")
 KINDS = {
     "own schema": "its own reflection",
@@ -31,10 +27,22 @@ TITLES = {
     "no_reflect": "R³L without reflection",
     "r3l": "R³L",
     "capped": "R³L, auxiliary rows capped at 0.25",
+    "sft_none": "R³L without auxiliary loss",
+    "unsolved": "R³L, reflects where all attempts failed",
     "outcome_first": "R³L, outcome first",
     "gated": "R³L, measured gate",
     "grpo_long": "GRPO without reference, 80 steps",
     "r3l_long": "R³L, 80 steps",
+    "four_plain": "four plain attempts",
+    "sft_none_gated": "R³L without auxiliary loss, measured gate",
+    "another": "another task's advice",
+    "supervised": "supervised on right answers",
+    "r3l_120": "R³L, 120 steps",
+    "sft_none_120": "R³L without auxiliary loss, 120 steps",
+    "rltf": "first-turn baseline (RLTF)",
+    "sdpo": "re-reading (SDPO)",
+    "rlsd": "re-reading, sizes alone (RLSD)",
+    "hill": "reflections rewarded by reliance (HiLL)",
 }
 assert TITLES.keys() == VARIANTS.keys()
 ROWS = ("base", "distilled", "reflect", "retry")
@@ -44,6 +52,8 @@ UNITS = {
     "wall": "seconds",
 }  # fmt: skip
 Lines = Sequence[dict[str, Any]]
+FEWEST = 3
+"""Of fewer warm policies there is no interval."""
 Policy = tuple[str, int, int]
 """A warm policy: its machine, its dose and the first of the seeds that begin from it."""
 SHARED: dict[tuple[str, int], tuple[int, ...]] = {
@@ -143,11 +153,8 @@ def pairs(runs: Lines) -> str:
         for policy, value in found:
             by_policy.setdefault(policy, []).append(value)
         means = [fmean(values) for values in by_policy.values()]
-        for count, values in (
-            (f"{len(found)} seeds", [value for _, value in found]),
-            (f"{len(means)} warm policies", means),
-        ):
-            rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", over_seeds(values, 3)]))
+        count = f"{len(means)} warm policies"
+        rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", listed(means, means, 3)]))
     head = "dose, machine, seed, gain in training, R³L, without reflection, difference"
     return _table(head.split(", "), [row for _, row in sorted(rows, key=lambda row: row[0])])
 
@@ -156,7 +163,7 @@ def training(runs: Lines, units: Sequence[str]) -> str:
     """Held-out success and costs, by machine, dose and variant."""
     rows = []
     for where, dose, variant, made in _by_variant(runs):
-        after = over_seeds([after_start(run) for run in made], 3)
+        after = _over(made, after_start, 3)
         cells = [where, f"{dose:,}", TITLES[variant], f"{_before(made):.3f}", after]
         rows.append([*cells, _last(made, 3), *_spent(made, units), _seeds(made)])
     head = ["machine", "dose", "variant", "before", "mean after", "last"]
@@ -185,36 +192,6 @@ def calculator(runs: Lines) -> str:
     return _table(["machine", "seed", *steps, UNITS["wall"]], rows)
 
 
-def draw(lines: Lines, out: Path) -> None:
-    """Draw the picture of the page."""
-    kinds = {
-        kind: [line for line in lines if line["kind"] == kind]
-        for kind in ("train", "workshop", "calculator")
-    }
-    sums = [line for line in kinds["train"] if line["dose"] == 200 and not on_gpu(line)]
-    # The processor with the most runs: policies of two machines are not compared in one panel.
-    (where, _), *_ = Counter(map(machine, sums)).most_common(1) or [("", 0)]
-    sums = [line for line in sums if machine(line) == where]
-    longer = [line | {"variant": line["variant"].removesuffix("_long")} for line in sums]
-    panels = [
-        Panel("sums", _by_title(sums)),
-        Panel("sums, also 80 steps", _by_title(longer), "tokens"),
-        Panel("workshop", _by_title(kinds["workshop"])),
-        Panel("calculator agent, on a GPU", _by_title(kinds["calculator"])),
-    ]
-    chart.draw(panels, out)
-
-
-def _by_title(runs: Lines) -> dict[str, Lines]:
-    found = {
-        TITLES[variant].removesuffix(" without reference"): [
-            run for run in runs if run["variant"] == variant
-        ]
-        for variant in ("r3l", "no_reflect", "grpo")
-    }
-    return {title: made for title, made in found.items() if made}
-
-
 def _steps_to(run: dict[str, Any], share: float) -> str:
     """The step of the first evaluation with this success."""
     return next((str(step) for step, success in run["evaluations"] if success >= share), "–")
@@ -235,16 +212,27 @@ def _before(runs: Lines) -> float:
 
 
 def _last(runs: Lines, digits: int) -> str:
-    return over_seeds([run["evaluations"][-1][1] for run in runs], digits)
+    return _over(runs, lambda run: float(run["evaluations"][-1][1]), digits)
 
 
-def over_seeds(values: Sequence[float], digits: int) -> str:
-    """The mean and, of two seeds or more, half its 95 % t-interval."""
-    mean, count = f"{fmean(values):.{digits}f}", len(values)
-    if count < 2:
-        return mean
-    half = T_975[min(count - 1, len(T_975)) - 1] * stdev(values) / count**0.5
-    return f"{mean} ± {half:.{digits}f}"
+def _over(runs: Lines, value: Callable[[dict[str, Any]], float], digits: int) -> str:
+    policies: dict[Policy, list[float]] = {}
+    for run in runs:
+        policies.setdefault(policy_of(run), []).append(value(run))
+    seeds = [value(run) for run in sorted(runs, key=lambda run: run["seed"])]
+    return listed([fmean(values) for values in policies.values()], seeds, digits)
+
+
+def listed(policies: Sequence[float], values: Sequence[float], digits: int) -> str:
+    """The mean of warm policies and half its 95 % t-interval; of fewer than FEWEST the mean of
+    `values`, and each of them."""
+    count = len(policies)
+    if count >= FEWEST:
+        half = T_975[min(count - 1, len(T_975)) - 1] * stdev(policies) / count**0.5
+        return f"{fmean(policies):.{digits}f} ± {half:.{digits}f}"
+    mean = f"{fmean(values):.{digits}f}"
+    each = ", ".join(f"{value:.{digits}f}" for value in values)
+    return mean if len(values) < 2 else f"{mean} ({each})"
 
 
 def _where(line: dict[str, Any]) -> tuple[bool, str, int]:
@@ -299,9 +287,10 @@ def rows_of_a_step(runs: Lines) -> str:
 
 def policy_of(run: dict[str, Any]) -> Policy:
     """The warm policy that a run begins from."""
-    where, dose, seed = run["machine"], run["dose"], run["seed"]
+    where, dose, seed = run["machine"], run.get("dose", 0), run["seed"]
     together = SHARED.get((where, dose), ())
-    first = 0 if on_gpu(run) else together[0] if seed in together else seed
+    alone = on_gpu(run) or run.get("kind", "train") != "train"
+    first = 0 if alone else together[0] if seed in together else seed
     return where, dose, first
 
 
@@ -333,7 +322,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write() -> None:
-    """Write the page and its picture from the lines in docs/results."""
-    lines = read_lines(FILE)
-    PAGE.write_text(render(lines), encoding="utf-8")
-    draw(lines, PICTURE)
+    """Write the page from the lines."""
+    PAGE.write_text(render(read_lines(FILE)), encoding="utf-8")

@@ -32,6 +32,7 @@ from r3l.algorithms.batch import Batch
 from r3l.records import SUCCESS, Group, Task
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.run.config import RunConfig
+from r3l.training.averaged_weights import DECAY
 from r3l.training.group_memory import Memory
 from r3l.training.local_policy import LocalPolicy
 from r3l.training.step_loss import StepResult
@@ -110,6 +111,7 @@ class Learner:
 
     def learn(self, batch: Batch) -> StepResult:
         """Makes one optimizer step."""
+        batch = replace(batch, chat=lambda: self.policy.chat)
         batch = self.trainer.answer(batch, self.algorithm.queries(batch))
         result = self.trainer.step(self.algorithm.rows(batch), self.algorithm.loss)
         if result.applied:
@@ -135,6 +137,7 @@ def trainer_of(config: RunConfig) -> Trainer:
         betas=learner.betas,
         tokens_per_micro_batch=learner.tokens_per_micro_batch,
         needs=config.algorithm.needs,
+        average_decay=float(getattr(config.algorithm, "average_decay", DECAY)),
         seed=config.seed,
     )
 

@@ -1,6 +1,7 @@
 """The cells of the regime map: worlds of the workshop, each with a warm policy of its own."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from r3l.errors import UserError
 START_POLICY = Path(__file__).parent / "policy"
 """The policy that the warm-up of every cell continues from."""
 MEASURED = 200  # held-out tasks that show the quality of a warm policy
+SPECIAL = {"where": "remark says where", "none": "no remark", "brief": "brief summaries"}
 TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rules are told
 
 
@@ -49,6 +51,15 @@ class Cell:
     steps: int = 60
     world: World | None = None
     number: int = 0
+
+    @property
+    def title(self) -> str:
+        """What a table calls it: its base success and ρ, and what else is special."""
+        named = re.fullmatch(r"base-([\d.]+)-rho-([\d.]+)-?(\w*)", self.name)
+        if named is None:
+            return self.name.replace("-", " ")
+        base, rho, more = named.groups()
+        return f"{base}, ρ {rho}" + (f", {SPECIAL[more]}" if more else "")
 
     @property
     def folder(self) -> str:

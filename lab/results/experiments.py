@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from lab.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, Cell
 from lab.results.lines import digest
-from lab.results.taught import Guidance
+from lab.results.taught import OF_KNOWN_WORTH, Guidance
 from r3l.algorithms.algorithm import Algorithm
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
@@ -48,6 +48,13 @@ def _taught(label: str, guidance: Guidance, *settings: str) -> Variant:
     return Variant(label, ("algorithm=r3l", *settings, *SERVED), teacher=guidance, stored=True)
 
 
+def _advised(label: str, name: str, *settings: str) -> Variant:
+    """Another algorithm that reads the advice alone, as the warm policies were taught."""
+    return Variant(label, (f"algorithm={name}", "algorithm.guidance_text=advice", *settings))
+
+
+_READ = "algorithm.advice='advice: {improvement_suggestion}.'"
+"""What the teacher reads: the advice as the worlds show it to a retry."""
 STORED_TASKS = 128
 SERVED = ("buffer.max_staleness=0", "buffer.lease_s=3600")
 STORED = (f"env.train_tasks={STORED_TASKS}", *SERVED)
@@ -158,7 +165,7 @@ VARIANTS: dict[str, Variant] = {
         _stored("ExIt, earlier form", "algorithm=exit", *_THREE_OF_FOUR),
         named=(*STORED, "algorithm=grpo", "explorer=partial"),
     ),
-    "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.tasks=curriculum"),
+    "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.task_sampler=curriculum"),
     "no_retries": _taught("without retries", "", "algorithm.reflect=false"),
     "useful": _taught("useful guidance", "useful"),
     "useful_gated": _taught("useful guidance, measured gate", "useful", GATE),
@@ -175,6 +182,22 @@ VARIANTS: dict[str, Variant] = {
     "harmful_gated_only": _taught(
         "harmful guidance, measured gate, no auxiliary loss", "harmful", GATE, NO_SFT
     ),
+    "useful_gated_only": _taught(
+        "useful guidance, measured gate, no auxiliary loss", "useful", GATE, NO_SFT
+    ),
+    "unsolved": _r3l("R³L, reflects where all attempts failed", "reflect_on=unsolved"),
+    "rltf": _advised("first-turn baseline (RLTF)", "rltf"),
+    "sdpo": _advised("re-reading (SDPO)", "sdpo", _READ),
+    "rlsd": _advised("re-reading, sizes alone (RLSD)", "rlsd", _READ),
+    "four_plain": _r3l("four plain attempts", "reflect=false", "group_size=4"),
+    "another": _r3l("another task's advice", teacher="another"),
+    "supervised": Variant(
+        "supervised on right answers",
+        ("algorithm=raft", "algorithm.group_size=1"),
+        teacher="demonstrated",
+    ),
+    "own_only": _taught("own guidance, no auxiliary loss", "", NO_SFT),
+    "own_gated_only": _taught("own guidance, measured gate, no auxiliary loss", "", GATE, NO_SFT),
     "flat_replaced": _stored(
         "DAPO, flat groups replaced by stored ones",
         "algorithm=dapo",
@@ -317,13 +340,18 @@ _COSTLY = tuple(
 _RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)
 _OTHER_RHO = tuple(name for name in _MAP if name not in _RHO_1)
 EQUAL_COMPUTE = ("grpo_no_kl", "sft_none", "sft_quarter")
-WITH_GUIDANCE = tuple(name + gate for name in get_args(Guidance)[1:] for gate in ("", "_gated"))
+WITH_GUIDANCE = tuple(name + gate for name in OF_KNOWN_WORTH for gate in ("", "_gated"))
 """Variants with guidance of known worth, each with retries in every group and with the gate."""
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8", "grpo_lr_16")
 R3L_FASTER = ("r3l_lr_high", "r3l_lr_4", "r3l_lr_8", "r3l_lr_16")
 """Variants with higher learning rates than the common one."""
+ADVISED = ("rltf", "sdpo", "rlsd", "unsolved")
+"""Variants that use advice in another way."""
+AUXILIARY = ("sft_none", "own_only", "own_gated_only")
+"""Retries without auxiliary loss: in every group, and where the gate has them."""
+SUPERVISED_TOKENS = 40_000
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
@@ -369,6 +397,12 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),
         Part((_EASY, REPLAYED), ("useless_gated_only", "harmful_gated_only"), 1),
         Part((_EASY, REPLAYED), ("useful_only", "useless_only", "harmful_only"), 1),
+        Part((_EASY, REPLAYED), ("useful_gated_only",), 1),
+    ),
+    "e13": (
+        Part((_EASY, REPLAYED), ("no_reflect", "r3l", "grpo_no_kl", *ADVISED), 3),
+        Part((_EASY, REPLAYED), (*AUXILIARY, "four_plain", "another"), 3),
+        Part((_EASY, REPLAYED), ("supervised",), 3, SUPERVISED_TOKENS),
     ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }

@@ -1,6 +1,7 @@
 """What the lines say in words: the claim, the predictions beside what was found, single numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -23,7 +24,9 @@ from r3l.algorithms.registry import REGISTRY
 WORTH = (0.5, 0.8)
 RHOS = (2.4, 1.0, 0.3)
 HARD = 0.01  # base success up to which the claim is made
-SEEDS = 2  # of R³L and of GRPO, for an interval
+SEEDS = 2  # of R³L and of GRPO, for a verdict on the claim
+FEWEST = 3
+"""Of fewer warm policies no interval is shown."""
 GOT_THERE = 0.9
 
 FIRST = ((0.13, 1.00), (0.02, 0.79), (0.007, 0.76), (0.0014, 0.45), (0.0002, 0.40))
@@ -76,8 +79,13 @@ def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str
 def told_less(warm: Mapping[str, Record], cells: Iterable[str]) -> str:
     """The cells whose policy is told too little to count, by the mean of its policies."""
     told = {cell: warm[cell]["told"] for cell in cells if cell in warm}
-    few = [f"{cell} ({value:.3f})" for cell, value in told.items() if value < TOLD]
+    few = [f"{titled(cell)} ({value:.3f})" for cell, value in told.items() if value < TOLD]
     return ", ".join(few) or "none"
+
+
+def titled(cell: str) -> str:
+    """What a table calls a cell."""
+    return CELLS[cell].title if cell in CELLS else cell
 
 
 def cell_of(base: float, rho: float) -> Cell:
@@ -94,16 +102,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(found: Ratio) -> str:
-    """A ratio with its interval; a bound has none, because the spread of bounds says nothing."""
+    """A ratio with its interval over FEWEST warm policies or more; of fewer with what each policy
+    has, of one policy with what each seed has. A bound stands alone: its spread says nothing."""
     if found.kind == "?":
         return "neither"
     sign = "" if found.kind == "=" else f"{found.kind} "
-    if found.interval is None:
-        return f"{sign}{found.value:.2f} (one seed)"
-    if sign:
-        return f"{sign}{found.value:.2f}"
-    low, high = found.interval
-    return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
+    said = f"{sign}{found.value:.2f}"
+    if len(found.values) == 1:
+        return f"{said} (one seed)"
+    if sign or not found.values:
+        return said
+    if found.policies >= FEWEST and found.interval:
+        low, high = found.interval
+        return f"{said} ({low:.2f}–{high:.2f})"
+    return f"{said} ({', '.join(f'{value:.2f}' for value in found.values)})"
 
 
 def over(mine: Sequence[Record], other: Sequence[Record], worth: float, unit: str) -> str:
@@ -128,7 +140,7 @@ def summaries(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
         mine, its = warm.get(cell.name, {}), warm.get(full, {})
         costs = (f"{one.get('reflection_cost', float('nan')):.1f}" for one in (its, mine))
         mark = "" if mine.get("told", 0.0) >= TOLD else " †"
-        rows.append([full + mark, *costs, *row])
+        rows.append([CELLS[full].title + mark, *costs, *row])
     columns = ["ρ, full", "ρ, brief", "R³L, tokens", "on failures, tokens", "R³L, steps"]
     return table(["cell", *columns, "GRPO, steps"], rows)
 
@@ -376,7 +388,9 @@ def _of_a_quarter(records: Sequence[Record]) -> dict[str, str]:
         both = [(mine, its) for mine, its in arms if pairs(mine, its)]
         for unit in ("steps", "cpu") if both else ():
             quotients = [ratio(mine, its, WORTH[0], unit).value for mine, its in both]
-            found[f"e11 {quarter} over {other} {unit}"] = shown(geometric(quotients))
+            found[f"e11 {quarter} over {other} {unit}"] = shown(
+                replace(geometric(quotients), policies=len(quotients), values=tuple(quotients))
+            )
     return found
 
 
@@ -415,7 +429,7 @@ def without_retries(found: Numbers) -> str:
     """How R³L without retries compares with GRPO where the controls were run."""
     cells = ("base-0.13-rho-1", "base-0.002-rho-1")
     keys = {cell: f"e1 {cell} no_reflect steps" for cell in cells}
-    known = [f"{found[key]} in {cell}" for cell, key in keys.items() if key in found]
+    known = [f"{found[key]} at {titled(cell)}" for cell, key in keys.items() if key in found]
     if not known:
         return "no run of it was made in these cells, so GRPO takes its place"
     return f"its steps to 0.5 over those of GRPO are {' and '.join(known)}"
@@ -424,7 +438,7 @@ def without_retries(found: Numbers) -> str:
 def other_rates(records: Iterable[Record]) -> str:
     """Whether GRPO was run with other learning rates."""
     if any(record["variant"].startswith("grpo_lr_") for record in records):
-        others = "[others](variants.md#learning-rates) of GRPO and of R³L in two cells"
+        others = "[others](appendix/variants.md#learning-rates) of GRPO and of R³L in two cells"
         return f"one learning rate ({others})"
     return "one learning rate, also for GRPO: no run with another one was made"
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from statistics import mean
-from typing import Any, get_args
+from typing import Any
+
+import numpy as np
 
 from lab.results.cells import CELLS
 from lab.results.experiments import EXPERIMENTS
 from lab.results.findings import WORTH, over, select, shown, table
-from lab.results.statistics import Cost, Ratio, Record, cost, geometric, pairs
-from lab.results.taught import Guidance
+from lab.results.statistics import Cost, Ratio, Record, cost, of_pairs, pairs
+from lab.results.taught import OF_KNOWN_WORTH
 
 EXPERIMENT, WITHOUT = "e12", "no_retries"
 BEFORE = 10
@@ -19,7 +21,7 @@ def costs(records: Sequence[Record]) -> str:
     """Steps and tokens to a success of WORTH[0] of the three arms, for each cell and guidance."""
     rows = []
     for cell in EXPERIMENTS[EXPERIMENT][0].cells:
-        for guidance in get_args(Guidance)[1:]:
+        for guidance in OF_KNOWN_WORTH:
             arms = [
                 select(records, EXPERIMENT, cell, variant)
                 for variant in (guidance, WITHOUT, f"{guidance}_gated")
@@ -68,7 +70,7 @@ def over_the_better(
         quotients.append(mine[-1].amount / arms[0].amount)
     late, endless = (not all(one.reached for one in arm) for arm in (mine, better))
     kind = "?" if late and endless else ">" if late else "<" if endless else "="
-    return geometric(quotients, kind)
+    return of_pairs(pairs(gated, with_retries), np.array(quotients), kind)
 
 
 def _tokens(run: Any) -> Cost:

@@ -12,7 +12,11 @@ import msgspec
 from r3l.errors import UserError
 
 ROOT = Path(__file__).parent.parent.parent
-LINES = ROOT / "docs" / "results"
+LINES = ROOT / "lab" / "lines"
+"""One line a run, and the predictions that were registered before it."""
+DOCS = ROOT / "docs"
+PAGES = DOCS / "results"
+APPENDIX = PAGES / "appendix"
 POLICIES = ROOT / "build" / "policies"
 
 
@@ -103,25 +107,37 @@ class _RealModel(TypedDict):
     seed: int
 
 
+class _Rare(TypedDict):
+    kind: str
+    machine: str
+    world: str
+    variant: NotRequired[str]
+    seed: int
+    warm_steps: int
+
+
 SHAPES: dict[str, type] = {
     "e4": _Gradients,
     "e5": _System,
     "e8": _Offline,
     "warm": _Warm,
     "real-model": _RealModel,
+    "rare": _Rare,
 }
 """What a line needs by the name of its file, if not what a training run has."""
 KEYS = {
     "e4": ("cell", "step", "seed"),
     "warm": ("cell", "policy", "told", "reflection_cost"),
     "real-model": ("kind", "machine", "dose", "variant", "seed"),
+    "rare": ("kind", "machine", "world", "variant", "seed", "warm_steps", "options"),
 }
 """What tells the lines of a file apart, if not cell, variant, seed and the number of the warm
 policy, where a line has it."""
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
-    """Append a line in a single write."""
+    """Append a line in a single write. Makes the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab", buffering=0) as out:
         out.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 

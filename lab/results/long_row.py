@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
 from lab.results.cells import LONG_ROW
 from lab.results.experiments import LONG_ROW_SEEDS, LONG_ROW_VARIANTS, VARIANTS
 from lab.results.findings import select, table
-from lab.results.statistics import Record, of_policies, pairs, smooth, t_interval
+from lab.results.statistics import Record, pairs, smooth
 
 Pair = tuple[Record, Record]
 
@@ -66,13 +64,11 @@ def _held_out(pair: Pair) -> float:
 
 
 def _above(twins: Sequence[Pair], gap: Callable[[Pair], float]) -> str:
-    """The mean of paired differences with its interval."""
+    """The mean of paired differences, and each of them."""
     if not twins:
         return "–"
-    middle, half = t_interval(of_policies(twins, np.array([gap(pair) for pair in twins])))
-    if half is None:
-        return f"{middle:+.3f} (one seed)"
-    return f"{middle:+.3f} ({middle - half:+.3f} to {middle + half:+.3f})"
+    gaps = [gap(pair) for pair in twins]
+    return f"{mean(gaps):+.3f} ({', '.join(f'{value:+.3f}' for value in gaps)})"
 
 
 def _runs(records: Sequence[Record], variant: str) -> list[Any]:

@@ -1,28 +1,29 @@
-"""From the results files to `docs/results.md` and `docs/results/`, by the templates in `pages/`."""
+"""From the lines of `lab.results` to its pages below `docs/`, by the templates in `pages/`, which
+have the same folders. `lab.report` writes the pages that use the lines of several programs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.results import cells, guided, long_row, rates, tables, wall_clock
-from lab.results.cells import BASES, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, TOLD
-from lab.results.charts import grid, overview
+from lab.results.cells import CUT_OFF, EASIEST, HINTED, LONG_ROW, TOLD
+from lab.results.costs import Costs, plain
 from lab.results.experiments import (
     E0_TOKENS,
+    EXPERIMENTS,
     GRPO_FASTER,
     OFFLINE,
     OFFLINE_STEPS,
     R3L_FASTER,
     REPLAYED,
     STEPS,
+    SUPERVISED_TOKENS,
     gradients_setup_of,
     offline_setup_of,
 )
 from lab.results.findings import (
-    RHOS,
     WORTH,
-    cell_of,
     claim,
     claim_in_words,
     crossings,
@@ -32,57 +33,44 @@ from lab.results.findings import (
     other_rates,
     policies,
     predictions,
-    ratios_to_half,
+    shown,
     summaries,
     told_less,
     without_retries,
     worlds,
 )
-from lab.results.lines import LINES, read_lines
-from lab.results.statistics import UNITS, WINDOW, Record
+from lab.results.lines import DOCS, LINES, read_lines
+from lab.results.statistics import WINDOW, Record
 
 PAGES = Path(__file__).parent / "pages"
-FIRST = "overview"
-"""The page that becomes `docs/results.md`; every other one is in `docs/results/`."""
 
 
 def write(records: Sequence[Record], lines: Path) -> None:
-    """Write the pages and the pictures; all but the first page go into the folder `lines`."""
-    pages = render(records, lines)
-    lines.mkdir(parents=True, exist_ok=True)
-    for path, text in pages.items():
+    """Write the pages: into docs/, or beside lines that are elsewhere."""
+    for path, text in render(records, lines).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    if not _drawn(records):
-        return
-    warm = policies(read_lines(lines / "warm.jsonl", cells.setup_of))
-    overview(ratios_to_half(records, warm), lines / "overview.svg")
-    for unit in UNITS:
-        charts = [
-            [
-                (f"base {CELLS[cell].base:g}, ρ {rho:g}", tables.runs_of(records, "e1", cell))
-                for cell in (cell_of(base, rho).name for base in BASES)
-            ]
-            for rho in RHOS
-        ]
-        grid(charts, tables.LABELS, unit, lines / f"e1-{unit}.svg")
-
-
-def _drawn(records: Sequence[Record]) -> bool:
-    return any(record["experiment"] == "e1" for record in records)
 
 
 def render(records: Sequence[Record], lines: Path) -> dict[Path, str]:
     """The text of every page by its path, for the runs that have ended."""
-    values = _values(records, lines)
+    return filled(PAGES, values(records, lines), docs_of(lines))
+
+
+def docs_of(lines: Path) -> Path:
+    """The folder that the pages of a folder of lines go into."""
+    return DOCS if lines == LINES else lines / "docs"
+
+
+def filled(templates: Path, values: Mapping[str, Any], docs: Path) -> dict[Path, str]:
+    """The text of every template of a folder, by the path of its page."""
     return {
-        lines.parent / "results.md"
-        if template.stem == FIRST
-        else lines / template.name: template.read_text(encoding="utf-8").format(**values)
-        for template in sorted(PAGES.glob("*.md"))
+        docs / template.relative_to(templates): template.read_text("utf-8").format(**values)
+        for template in sorted(templates.rglob("*.md"))
     }
 
 
-def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
+def values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
     """Every table and number that a template may name."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
     measured = read_lines(lines / "warm.jsonl", cells.setup_of)
@@ -100,11 +88,10 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         easiest_tokens=f"{E0_TOKENS:,}",
         short_map=tables.map_to_half(records, warm),
         map=tables.regime_map(records, predicted, warm),
-        pictures="\n\n".join(
-            f"![success by {UNITS[unit]}](e1-{unit}.svg)" for unit in UNITS if _drawn(records)
-        ),
         **worlds(),
         n=found,
+        c=Costs(records, shown),
+        v=Costs(records, plain),
         predictions=predictions(records, predicted),
         crossings=crossings(records, predicted),
         claim=claim(records, warm),
@@ -142,6 +129,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         ),
         told_less_alone=told_less(policies(measured, "e11"), cells.CELLS),
         told_less_cut_off=told_less(warm, [cell.name for cell in CUT_OFF]),
+        **_advised(records),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
         ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],
@@ -158,3 +146,14 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
             systems, wall_clock.SCIENCEWORLD_LONG, (15, 30, 45)
         ),
     )  # fmt: skip
+
+
+def _advised(records: Sequence[Record]) -> dict[str, str]:
+    """The tables of the variants that use advice in another way."""
+    cells = EXPERIMENTS["e13"][0].cells
+    final = [f"{name}\n\n{tables.final(tables.runs_of(records, 'e13', name))}" for name in cells]
+    return {
+        "supervised_tokens": f"{SUPERVISED_TOKENS:,}",
+        "advised": tables.over_variant(records, "e13", "no_reflect", without="supervised"),
+        "advised_final": "\n\n".join(final),
+    }

@@ -73,7 +73,7 @@ def over_tuned_grpo(records: Sequence[Record]) -> str:
             costs = [over(mine, under, worth, unit) for unit in UNITS]
             rows.append(
                 [
-                    cell,
+                    CELLS[cell].title,
                     f"{worth:g}",
                     choice.label,
                     theirs.label,

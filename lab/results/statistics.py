@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 WINDOW = 5
-DRAWS, BAND_DRAWS = 10_000, 2_000
+DRAWS = 10_000
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
 """Quantiles of Student's t at 0.975 by degrees of freedom, from 1; the last for more."""
 UNITS = {"steps": "optimizer steps", "tokens": "sampled tokens", "cpu": "CPU seconds"}
@@ -37,11 +37,15 @@ class Ratio:
 
     `kind`: "=" if every run reached the success; "<" if a run of the denominator did not, so that
     the true ratio is lower; ">" likewise if one of the numerator did not; "?" if both.
+    `values`: the ratio of each warm policy, or of each seed if there is one policy; none if no seed
+    is shared. `policies`: how many warm policies the pairs are of.
     """
 
     value: float
     interval: tuple[float, float] | None
     kind: str
+    values: tuple[float, ...] = ()
+    policies: int = 0
 
     @property
     def below_one(self) -> bool | None:
@@ -101,7 +105,7 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
     if paired:
-        return geometric(np.exp(of_policies(paired, np.log(first / second))), kind)
+        return of_pairs(paired, first / second, kind)
     interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
     return Ratio(float(first.mean() / second.mean()), interval, kind)
 
@@ -121,7 +125,12 @@ def alike(runs: Sequence[Record], others: Sequence[Record]) -> list[Record]:
 
 def counted(twins: Sequence[tuple[Record, Record]]) -> str:
     """How many pairs there are, and of how many warm policies."""
-    return f"{len(twins)}, {len({_twins(mine)[1:] for mine, _ in twins})}"
+    return f"{len(twins)}, {policies_of(twins)}"
+
+
+def policies_of(twins: Sequence[tuple[Record, Record]]) -> int:
+    """Of how many warm policies pairs are."""
+    return len({_twins(mine)[1:] for mine, _ in twins})
 
 
 def _twins(run: Record) -> tuple[Any, ...]:
@@ -132,8 +141,20 @@ def of_policies(twins: Sequence[tuple[Record, Record]], values: Array) -> Array:
     """The values of pairs, or the mean of each warm policy's where their lines number several: a
     policy of another kind of machine is another one."""
     policies = [_twins(mine)[1:] for mine, _ in twins]
-    if len({number for _, number in policies}) < 2:
-        return values
+    return values if len({number for _, number in policies}) < 2 else by_policy(twins, values)
+
+
+def of_pairs(twins: Sequence[tuple[Record, Record]], quotients: Array, kind: str = "=") -> Ratio:
+    """The geometric mean of the quotients of pairs, and what each warm policy has."""
+    logs, count = np.log(quotients), policies_of(twins)
+    each = np.exp(logs if count < 2 else by_policy(twins, logs))
+    found = geometric(np.exp(of_policies(twins, logs)), kind)
+    return replace(found, values=tuple(map(float, each)), policies=count)
+
+
+def by_policy(twins: Sequence[tuple[Record, Record]], values: Array) -> Array:
+    """The mean of the values of each warm policy's pairs."""
+    policies = [_twins(mine)[1:] for mine, _ in twins]
     return np.array([
         np.mean([value for value, its in zip(values, policies, strict=True) if its == policy])
         for policy in dict.fromkeys(policies)
@@ -164,8 +185,9 @@ def price(run: Record) -> float:
 
 def over_price(over: Sequence[Record], under: Sequence[Record]) -> Ratio | None:
     """The ratio of the prices of paired runs, None if there is no pair."""
-    quotients = [price(mine) / price(other) for mine, other in pairs(over, under)]
-    return geometric(quotients) if quotients else None
+    twins = pairs(over, under)
+    quotients = np.array([price(mine) / price(other) for mine, other in twins])
+    return of_pairs(twins, quotients) if twins else None
 
 
 def _interval(first: Array, second: Array) -> tuple[float, float]:
@@ -177,29 +199,3 @@ def _interval(first: Array, second: Array) -> tuple[float, float]:
     ]
     low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
     return float(low), float(high)
-
-
-def band(curves: Array) -> Array:
-    """The 95 % bootstrap interval [2, points] of the mean of curves [seeds, points]; at least two
-    seeds."""
-    seeds = len(curves)
-    counts = np.random.default_rng(0).multinomial(seeds, [1 / seeds] * seeds, size=BAND_DRAWS)
-    return np.asarray(np.quantile(counts / seeds @ curves, (0.025, 0.975), axis=0))
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A mean difference and its 95 % bootstrap interval over seeds."""
-
-    value: float
-    low: float
-    high: float
-
-
-def gained(before: Sequence[float], after: Sequence[float]) -> Gain:
-    """What the runs gained: differences of paired values, at least one pair."""
-    gains = np.array(after) - np.array(before)
-    rng = np.random.default_rng(0)
-    drawn = gains[rng.integers(len(gains), size=(DRAWS, len(gains)))].mean(1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Gain(float(gains.mean()), float(low), float(high))

@@ -29,7 +29,6 @@ from lab.results.statistics import (
     ceiling,
     cost,
     counted,
-    gained,
     over_price,
     pairs,
     price,
@@ -121,7 +120,7 @@ def warm_policies(
         first = [run["curve"]["success_base"][0] for run in mine]
         begun = f"{mean(first):.3f}" if first else "–"
         shown = [_number(warm[name].get(column)) for column in columns]
-        rows.append([name, begun, *shown, str(warm[name]["policies"])])
+        rows.append([CELLS[name].title, begun, *shown, str(warm[name]["policies"])])
     return table(["cell", "first attempts", *columns, "policies"], rows)
 
 
@@ -134,7 +133,9 @@ def over_grpo(records: Sequence[Record], experiment: str, variants: Iterable[str
             ours, grpo = against(records, experiment, cell, variant)
             if pairs(ours, grpo):
                 shown = [over(ours, grpo, worth, unit) for worth in WORTH for unit in UNITS]
-                rows.append([cell, LABELS[variant], *shown, counted(pairs(ours, grpo))])
+                rows.append(
+                    [CELLS[cell].title, LABELS[variant], *shown, counted(pairs(ours, grpo))]
+                )
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, PAIRS], rows)
 
@@ -147,7 +148,7 @@ def without_auxiliary(records: Sequence[Record]) -> str:
         whole = runs_of(records, "e1", cell).get("r3l", [])
         if ours and whole:
             costs = [over(ours, whole, worth, unit) for worth in WORTH for unit in UNITS]
-            rows.append([cell, *costs, counted(pairs(ours, whole))])
+            rows.append([CELLS[cell].title, *costs, counted(pairs(ours, whole))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", *columns, PAIRS], rows)
 
@@ -162,21 +163,26 @@ def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:
             found = over_price(made, runs.get(baseline, []))
             quotient = "1" if variant == baseline else "–" if found is None else shown(found)
             prices = _pm([price(run) for run in made], 2)
-            rows.append([cell, LABELS[variant], prices, quotient, str(len(made))])
+            rows.append([CELLS[cell].title, LABELS[variant], prices, quotient, str(len(made))])
     price_column, over_column = "CPU seconds for 1,000 tokens", f"over {LABELS[baseline]}"
     return table(["cell", "variant", price_column, over_column, "seeds"], rows)
 
 
-def over_variant(records: Sequence[Record], experiment: str, baseline: str) -> str:
-    """Ratios of all variants but GRPO to `baseline` in the same cell of an experiment."""
+def over_variant(
+    records: Sequence[Record], experiment: str, baseline: str, without: str = ""
+) -> str:
+    """Ratios of all variants but GRPO and `without` to `baseline` in the same cell of an
+    experiment."""
     rows = []
     for cell in CELLS:
         runs = runs_of(records, experiment, cell)
-        for variant in (name for name in runs if name not in ("grpo", baseline)):
+        for variant in (name for name in runs if name not in ("grpo", baseline, without)):
             if twins := runs.get(baseline):
                 mine = runs[variant]
                 costs = [over(mine, twins, worth, unit) for worth in WORTH for unit in UNITS]
-                rows.append([cell, LABELS[variant], *costs, counted(pairs(mine, twins))])
+                rows.append(
+                    [CELLS[cell].title, LABELS[variant], *costs, counted(pairs(mine, twins))]
+                )
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, PAIRS], rows)
 
@@ -190,7 +196,7 @@ def same_rate(records: Sequence[Record]) -> str:
         runs = runs_of(records, "e1", cell)
         if ours in runs and theirs in runs and R3L_FASTER[0] in runs:
             costs = [over(runs[ours], runs[theirs], at, unit) for at in WORTH for unit in UNITS]
-            rows.append([cell, LABELS[ours], LABELS[theirs], *costs])
+            rows.append([CELLS[cell].title, LABELS[ours], LABELS[theirs], *costs])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "R³L", "GRPO", *columns], rows)
 
@@ -239,11 +245,11 @@ def offline(lines: Sequence[dict[str, Any]]) -> str:
         mine = [line for line in lines if line["variant"] == variant]
         if mine:
             before, after = ([line[when] for line in mine] for when in ("before", "after"))
-            gain = gained(before, after)
+            gains = [end - start for start, end in zip(before, after, strict=True)]
+            each = f" ({', '.join(f'{gain:+.3f}' for gain in gains)})" if len(gains) > 1 else ""
             drift = [line["trust"] for line in mine]
             shown = [
-                f"{gain.value:+.3f}"
-                + (f" ({gain.low:+.3f} to {gain.high:+.3f})" if len(mine) > 1 else ""),
+                f"{mean(gains):+.3f}{each}",
                 f"{mean(one['ess'] for one in drift):.2f}",
                 f"{mean(one['kl'] for one in drift):.3f}",
             ]
@@ -264,7 +270,7 @@ def wall_clock(records: Sequence[Record]) -> str:
                 for worth in WORTH
                 for unit in ("steps", "tokens", "wall")
             ]
-            rows.append([cell, *shown, f"{len(ours)}, {len(theirs)}"])
+            rows.append([CELLS[cell].title, *shown, f"{len(ours)}, {len(theirs)}"])
     columns = [f"{unit} to {worth:g}" for worth in WORTH for unit in ("steps", "tokens", "seconds")]
     return table(["cell", *columns, "seeds"], rows)
 

@@ -1,6 +1,6 @@
 """E5: whole systems: `python -m lab.results.wall_clock`.
 
-    r3l-launch: actors with vLLM, buffer, learner ─► progress.jsonl ─► docs/results/e5.jsonl
+    r3l-launch: actors with vLLM, buffer, learner ─► progress.jsonl ─► lab/lines/e5.jsonl
 
 Two cells of the map, one easy and one hard, for the wall clock; the machine should do nothing else.
 `--cell scienceworld` plays ScienceWorld instead, `--cell scienceworld-long` with more steps. Runs
@@ -162,7 +162,7 @@ def _check_world(model: Path) -> None:
     raise UserError(
         f"{model}: a warm policy of another world; ScienceWorld's runs need "
         + ", ".join(f"{name}={wanted[name]}" for name in WORLD)
-        + f" of {env.name}; docs/results/scienceworld.md has the command that makes it"
+        + f" of {env.name}; docs/results/appendix/scienceworld.md has the command that makes it"
     )
 
 

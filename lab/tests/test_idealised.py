@@ -1,15 +1,15 @@
 """The idealised table policy: literal chances, and learning that goes the right way."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lab import idealised
 from lab.idealised import KNOWN, WORLDS, Table, World, grpo_step, predict, r3l_step
+from lab.results.lines import LINES
 
-PREDICTION = Path(__file__).parents[2] / "docs" / "results" / "prediction.json"
+PREDICTION = LINES / "prediction.json"
 
 
 def test_base_success_is_the_chance_of_guessing_every_withheld_rule() -> None:

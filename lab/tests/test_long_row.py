@@ -38,7 +38,7 @@ def test_a_variant_is_below_r3l_by_the_mean_of_the_seeds_that_both_have() -> Non
     assert state(records) == "6 of 36 runs were made."
     rows = {row.split(" | ")[0]: row.split(" | ")[1:] for row in ablations(records).splitlines()}
     assert rows["| R³L"] == ["0.400", "–", "–", "0.467", "–", "3 |"]
-    first = "+0.150 (-0.485 to +0.785)"  # 12.706 · 0.05
+    first = "+0.150 (+0.100, +0.200)"
     assert rows["| w/o credit"][:3] == ["0.450", "0.05", first]
-    assert rows["| w/o credit"][4] == "+0.100 (-1.171 to +1.371)"
-    assert rows["| R³L, divided by σ"][1:3] == ["nothing", "-0.100 (one seed)"]
+    assert rows["| w/o credit"][4] == "+0.100 (+0.000, +0.200)"
+    assert rows["| R³L, divided by σ"][1:3] == ["nothing", "-0.100 (-0.100)"]

@@ -35,10 +35,10 @@ def test_a_tuned_rate_is_reported_by_the_seeds_that_did_not_choose_it() -> None:
     ]
     common, best = over_tuned_grpo(records).splitlines()[2:4]
     assert common.split(" | ")[1:5] == [
-        "0.5", "R³L", "GRPO, learning rate × 2", "0.71 (0.71–0.71)",
+        "0.5", "R³L", "GRPO, learning rate × 2", "0.71 (0.71, 0.71, 0.71)",
     ]  # fmt: skip
     assert best.split(" | ")[2:5] == [
-        "R³L, learning rate × 2 ‡", "GRPO, learning rate × 2", "0.50 (0.50–0.50)",
+        "R³L, learning rate × 2 ‡", "GRPO, learning rate × 2", "0.50 (0.50, 0.50, 0.50)",
     ]  # fmt: skip
     assert best.endswith("| 3, 1 |")
 

@@ -21,7 +21,7 @@ from lab.results.__main__ import finished, main
 from lab.results.alternate import Direct, FreePolicy, Learner, explorer
 from lab.results.cells import CELLS
 from lab.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
-from lab.results.lines import LINES, ROOT, read_lines
+from lab.results.lines import APPENDIX, DOCS, LINES, ROOT, read_lines
 from lab.results.taught import Guidance
 from learner.warmup import lessons, tiny_policy
 from r3l.algorithms.batch import Batch
@@ -34,6 +34,8 @@ from r3l.training.local_policy import LocalPolicy
 from tests.launch.fakes import until
 from tests.processes import command_line, lives
 from tests.r3l.training.fakes import explore_group
+
+WORTH = DOCS / "replay" / "worth.md"
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +314,7 @@ def test_a_line_that_the_page_cannot_use_ends_the_command_with_its_place(
     (tmp_path / "lines" / f"{name}.jsonl").write_text("{}\n")
     code, said = invoke("--page", "--lines", str(tmp_path / "lines"))
     assert code == 2 and f"{name}.jsonl:1: " in said and said.count("\n") == 1
-    assert not (tmp_path / "results.md").exists()
+    assert not (tmp_path / "lines" / "docs").exists()
 
 
 @pytest.mark.parametrize(
@@ -355,8 +357,11 @@ def test_every_experiment_names_variants_and_cells_that_exist() -> None:
 
 def test_the_pages_are_made_from_the_committed_lines_alone() -> None:
     pages = page.render(finished(LINES), LINES)
-    others = {LINES / "gpu.md", LINES / "real-model.md", LINES / "week.md"}
-    assert LINES.parent / "results.md" in pages and set(LINES.glob("*.md")) - others < set(pages)
+    others = {
+        APPENDIX / f"{name}.md"
+        for name in "agents comparisons performance rare runs smollm2".split()
+    }
+    assert set(APPENDIX.glob("*.md")) - others < set(pages) and WORTH in pages
     for path, text in pages.items():
         assert text == path.read_text(encoding="utf-8"), path
         assert "\n> " not in text, f"{path}: a bound at the start of a line is a quotation"
@@ -384,7 +389,7 @@ def test_the_price_of_a_token_is_compared_in_runs_of_the_same_seed_and_machine()
     both = [made("r3l", 0, 4.0), made("r3l", 1, 8.0)]
     rows = tables.per_token([*plain, *ours, *both], "e11", "grpo_no_kl").splitlines()[2:]
     found = {row.split(" | ")[1]: row.split(" | ")[2:] for row in rows}
-    assert found["R³L"] == ["6.00 ± 2.83", "2.00 (2.00–2.00)", "2 |"]
+    assert found["R³L"] == ["6.00 ± 2.83", "2.00 (2.00, 2.00)", "2 |"]
     assert found["without auxiliary loss"] == ["6.00 ± 4.24", "1.50 (one seed)", "2 |"]
     assert found["GRPO without reference"][1] == "1"
 

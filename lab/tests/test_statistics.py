@@ -5,7 +5,6 @@ import pytest
 
 from lab.results.statistics import (
     Cost,
-    band,
     ceiling,
     cost,
     of_policies,
@@ -87,11 +86,17 @@ def test_seeds_that_one_side_lacks_are_left_out() -> None:
     assert ratio(quick, slow, 0.5, "steps").value == pytest.approx((11 * 11 * 101) ** (-1 / 3))
 
 
-def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None:
-    low, high = band(np.array([[0.0, 0.5], [1.0, 0.5]]))  # means 0, 0.5 or 1 with 1/4, 1/2, 1/4
-    assert (low[0], high[0]) == (0.0, 1.0) and low[1] == high[1] == 0.5
-    low, high = band(np.array([[0.0]] * 9 + [[1.0]]))
-    assert low[0] == 0.0 and 0.25 <= high[0] <= 0.35  # the range is to 1
+def test_a_ratio_has_the_value_of_each_policy_and_of_each_seed_of_one() -> None:
+    def run(seed: int, steps: int, policy: int) -> dict[str, object]:
+        curve = {"tokens": [1] * steps, "success_base": [0.0] * (steps - 1) + [9.0]}
+        return {"seed": seed, "policy": policy, "curve": curve}
+
+    plain = [run(0, 10, 0), run(1, 10, 0), run(0, 10, 1)]
+    ours = [run(0, 20, 0), run(1, 5, 0), run(0, 40, 1)]
+    both = ratio(ours, plain, 0.5, "steps")
+    assert both.policies == 2 and both.values == pytest.approx((1.0, 4.0))
+    one = ratio(ours[:2], plain, 0.5, "steps")
+    assert one.policies == 1 and one.values == pytest.approx((2.0, 0.5))
 
 
 def test_the_ceiling_of_a_cosine_is_one_for_equal_halves_and_by_hand_for_others() -> None:

@@ -48,6 +48,31 @@ def test_bad_guidance_differs_in_its_advice_alone(
     assert needed not in advice and ("needs" in advice) == (guidance == "harmful")
 
 
+def test_another_tasks_advice_is_what_that_task_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    actions, needed = failed(TASK)
+    useful = reflection("useful", actions, monkeypatch)
+    other = reflection("another", actions, monkeypatch)
+    env = lessons.demonstrating("workshop")
+    env.reset(seed=TASK.seed + 1, options=TASK.options)
+    for action in actions:
+        env.step(action)
+    assert other.pop("improvement_suggestion") == env.reflection()["improvement_suggestion"]
+    assert f"needs {needed}" in useful.pop("improvement_suggestion") and other == useful
+
+
+def test_the_demonstrator_plays_an_attempt_without_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(taught, "reply", lambda _, text: text)
+    policy = cast(Policy, SimpleNamespace(chat=None))
+    env = lessons.demonstrating("workshop")
+    made = taught.taught(policy, TASK, lambda: lessons.demonstrating("workshop"), "demonstrated")
+    env.reset(seed=TASK.seed, options=TASK.options)
+    wanted = env.demonstration()
+    said = [asyncio.run(made.sample([], SampleParams(10))) for _ in wanted]
+    assert said == wanted
+
+
 def test_a_success_gets_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     env = lessons.demonstrating("workshop")
     env.reset(seed=TASK.seed, options=TASK.options)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs.registry import all_options
-from lab.results.lines import LINES, POLICIES, ROOT
+from lab.results.lines import APPENDIX, POLICIES, ROOT
 from lab.results.statistics import Cost, cost
 from lab.results.wall_clock import (
     EASY,
@@ -101,7 +101,7 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
 
 
 def test_the_page_makes_the_policy_of_scienceworld_where_and_as_it_is_looked_for() -> None:
-    page = (LINES / "scienceworld.md").read_text(encoding="utf-8")
+    page = (APPENDIX / "scienceworld.md").read_text(encoding="utf-8")
     (command,) = re.findall(rf"^    r3l-learner (warmup --env {GUIDED} .*)$", page, re.MULTILINE)
     words = shlex.split(command)
     assert ROOT / words[words.index("--out") + 1] == POLICIES / SCIENCEWORLD

@@ -1,8 +1,10 @@
 """Builds the command lines and environment variables of a plan's processes."""
 
+import base64
+import json
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -61,10 +63,10 @@ class ProcessCommands:
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
+        worker = rank.words[rank.words.index("learner.cli") :]
         words = [
-            *module_command("deepspeed.launcher.runner"), *self._ranks(),
-            "--master_port", str(self.free_port()), "--no_local_rank", "--module",
-            *rank.words[rank.words.index("learner.cli") :],
+            *module_command("deepspeed.launcher.launch"),
+            *launcher_arguments(self._places(), self.free_port()), *worker,
         ]  # fmt: skip
         return replace(rank, words=words)
 
@@ -84,13 +86,10 @@ class ProcessCommands:
         ]  # fmt: skip
         return Command(words, _cpu_env(topology.threads) | hidden | ranks, worker)
 
-    def _ranks(self) -> list[str]:
-        """Returns the arguments with which DeepSpeed's launcher places the ranks."""
+    def _places(self) -> Sequence[int | str]:
+        """Returns the GPU of each rank, or numbers if the machine has no GPUs."""
         ranks = self.plan.topology.ranks[0]
-        if ranks.gpus and all(gpu.isdecimal() for gpu in ranks.gpus):
-            # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
-            return ["--include", f"localhost:{','.join(ranks.gpus)}"]
-        return ["--num_gpus", str(ranks.count)]
+        return ranks.gpus or range(ranks.count)
 
     def actor(self, index: int) -> Command:
         """Returns an actor's command. `self.services`: the machine that runs the services."""
@@ -105,6 +104,20 @@ class ProcessCommands:
             *([] if place.share is None else [given]),
         ]  # fmt: skip
         return Command(words, _cpu_env(place.threads) | gpus, at_once=True)
+
+
+def launcher_arguments(places: Sequence[int | str], port: int | str) -> list[str]:
+    """Returns the arguments of deepspeed.launcher.launch before the ranks' module. `places`: the
+    GPU of each rank, as in CUDA_VISIBLE_DEVICES.
+
+    DeepSpeed's other program, deepspeed.launcher.runner, is for several machines. On one machine it
+    only starts the first one, after it has imported torch too, which takes seconds and memory.
+    """
+    world = json.dumps({"localhost": list(places)}).encode()
+    return [
+        "--world_info", base64.urlsafe_b64encode(world).decode(), "--master_port", str(port),
+        "--no_local_rank", "--module",
+    ]  # fmt: skip
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:

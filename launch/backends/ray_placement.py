@@ -165,11 +165,20 @@ class RayCommands(ProcessCommands):
 
 def text(plan: Plan) -> str:
     lines = ["bundles of a placement group, on nodes that Ray chooses; a learner for each rank:"]
-    for bundle in bundles(plan.topology):
-        needs = [f"{n:g} {name}" for name, n in bundle.resources.items() if name != HEAD]
-        head = ["on the head"] if bundle.head else []
-        ranks = sum(not name.startswith("actor-") for name in bundle.processes)
-        of = [f"{ranks} ranks"] if ranks else []
-        what = ", ".join([*of, *bundle.processes[ranks:]])
-        lines.append(f"  {', '.join(needs + head)}: {what}")
+    made, few = bundles(plan.topology), plan.actors <= dry_run.MANY
+    counts = Counter(_described(bundle, named=few) for bundle in made)
+    for line, count in counts.items():
+        lines.append(f"  {line}" + (f" ({count} such bundles)" if count > 1 else ""))
     return dry_run.text(plan, RayCommands(plan), ["\n".join(lines)])
+
+
+def _described(bundle: Bundle, *, named: bool) -> str:
+    """A bundle's resources and processes in a line. `named`: with the names of its actors."""
+    needs = [f"{n:g} {name}" for name, n in bundle.resources.items() if name != HEAD]
+    head = ["on the head"] if bundle.head else []
+    ranks = sum(not name.startswith("actor-") for name in bundle.processes)
+    actors = bundle.processes[ranks:]
+    what = [f"{ranks} ranks"] if ranks else []
+    if actors:
+        what += actors if named else [f"{len(actors)} actors" if len(actors) > 1 else "an actor"]
+    return f"{', '.join(needs + head)}: {', '.join(what)}"

@@ -31,7 +31,12 @@ def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
         path(name): _options(name, options, path, command, kept)
         for name, options in env["others"].items()
     }
-    for section in (env, tree["algorithm"], tree["buffer"]["sampler"], tree["buffer"]["tasks"]):
+    for section in (
+        env,
+        tree["algorithm"],
+        tree["buffer"]["sampler"],
+        tree["buffer"]["task_sampler"],
+    ):
         section["name"] = path(section["name"])
     for section, key, change in (
         (tree["learner"], "on_checkpoint", command),
@@ -39,6 +44,9 @@ def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
         (tree["actor"], "engine", path),
     ):
         section[key] = _changed(section[key], change)
+    archive = tree["buffer"]["archive"]
+    if archive and "://" not in archive:
+        tree["buffer"]["archive"] = os.path.abspath(os.path.expanduser(archive))
     return config if tree == config.model_dump(mode="json") else parse(RunConfig, tree)
 
 

@@ -9,6 +9,7 @@ from envs import registry
 from envs.agents.agent_tasks import NAME as AGENT
 from envs.agents.agent_tasks import Hidden
 from envs.agents.agent_variables import client_names, secret_names
+from envs.agents.task_folders.task_folder import read_task, task_folders
 from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
@@ -34,6 +35,7 @@ def notes(
     yield from _context(config)
     yield from _unset(config.env, os.environ)
     yield from _hidden(config.env)
+    yield from _unsandboxed(config.env)
     yield from _bfloat16(config)
     yield from _second_visits(config)
     yield from _room(config.actor, first_steps)
@@ -79,6 +81,20 @@ def _hidden(env: EnvConfig) -> Iterator[str]:
             f"env agent: the tasks' {_listed(hidden)} is shown to the grader alone, and "
             f"{_listed(shown)} to the agent too; env.options.hidden=[...] lists the fields that "
             "the agent does not see"
+        )
+
+
+def _unsandboxed(env: EnvConfig) -> Iterator[str]:
+    """Names task folders that are played without their container, and what is then left out."""
+    for options in (each.options for each in env.each() if each.name == AGENT):
+        if not options.get("unsandboxed"):
+            continue
+        tasks = [read_task(folder) for folder in task_folders(str(options["tasks"]))]
+        runs = [task.folder.name for task in tasks if task.image and task.image.runs]
+        left = f"; RUN is not followed in the Dockerfile of {_listed(runs)}" if runs else ""
+        yield (
+            f"env agent: agent and tests of {len(tasks)} task folders run as your user, without a "
+            f"container (env.options.unsandboxed){left}"
         )
 
 

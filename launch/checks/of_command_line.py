@@ -57,12 +57,17 @@ def check_hardware(options: PlanOptions, backend: Backend) -> None:
 def check_settings(config: RunConfig, options: PlanOptions, backend: Backend) -> None:
     """Refuses settings that name an unknown class, library, command or engine argument."""
     here = options.hardware is None
+    if config.actor.weights.transport == "ray" and options.cluster != "ray":
+        raise UserError(
+            "actor.weights.transport=ray: needs the object store of a Ray cluster; add --cluster "
+            "ray, or set transport to relay or zmq"
+        )
     check_engine_arguments(config.actor)
     if here or backend.has_nodes:
         loggers.check_entries(config.log)
         checkpoint_command.check_command(config.learner.on_checkpoint, here=here)
     samplers.make(config.buffer.sampler)
-    task_samplers.make(config.buffer.tasks)
+    task_samplers.make(config.buffer.task_sampler)
 
 
 def check_ranks(requested: RequestedPlaces, groups: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.shared.re_reading import ReReading
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.algorithms.shared.stored_starts import StartsInside
 from r3l.errors import UserError
@@ -48,13 +49,17 @@ def try_first_steps(
 def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses overlong first prompts, and limits that leave no room for a reflection. Refuses an
-    algorithm that starts inside stored attempts in environments where nothing can, and `eval.exact`
-    in an environment that lists no answers."""
+    """Refuses overlong first prompts, and limits that leave no room for a reflection or for reading
+    an attempt again. Refuses an algorithm that retries, or starts inside stored attempts, in
+    environments where nothing can, and `eval.exact` in an environment that lists no answers."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     if asks_for_reflections(config.algorithm):
         check_reflections(config.actor, chat, [*steps.values()])
+    if isinstance(config.algorithm, ReReading):
+        check_readings(config.algorithm, tasks, steps)
+    if makes_retries(config.algorithm):
+        check_retries(config.algorithm.name, tasks, steps)
     if isinstance(config.algorithm, StartsInside):
         check_starts(config.algorithm.name, tasks, steps)
     for task in _first_evaluated(config) if config.eval.exact else ():
@@ -67,6 +72,24 @@ def asks_for_reflections(algorithm: Algorithm) -> bool:
     if not isinstance(algorithm, ReflectAndRetry) or not getattr(algorithm, "reflect", True):
         return False
     return type(algorithm).read is ReflectAndRetry.read
+
+
+def makes_retries(algorithm: Algorithm) -> bool:
+    """Whether an algorithm retries attempts of its own group."""
+    retries = isinstance(algorithm, ReflectAndRetry) and not isinstance(algorithm, ReReading)
+    return retries and bool(getattr(algorithm, "reflect", True))
+
+
+def check_retries(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
+    """Refuses environments in which no attempt can go back to an earlier step."""
+    for task in tasks:
+        if not steps[task.task_id].reentered:
+            raise UserError(
+                f"algorithm={algorithm}: retries attempts from an earlier step, but env {task.env} "
+                'declares deterministic="no" and has no snapshot and restore, so every retry would '
+                "fail as not_replayable; write these two methods, or choose an algorithm without "
+                "retries, such as grpo"
+            )
 
 
 def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
@@ -82,6 +105,20 @@ def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Firs
             f"algorithm={algorithm}: starts at later steps of stored attempts, but attempts of "
             f"env {tasks[0].env} have one step; choose another algorithm, or an option with which "
             "attempts have several steps, such as env.options.step=paragraph"
+        )
+
+
+def check_readings(
+    algorithm: ReReading, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
+) -> None:
+    """Refuses a limit on attempts that are read again if every task's first prompt alone reaches
+    it."""
+    shortest = min(steps[task.task_id].prompt for task in tasks)
+    if shortest >= algorithm.reading_limit:
+        raise UserError(
+            f"algorithm.reading_limit={algorithm.reading_limit}: the shortest first prompt has "
+            f"{shortest} tokens, so no attempt could be read again with its advice; raise "
+            "reading_limit"
         )
 
 

@@ -17,7 +17,8 @@ class PlanOptions:
 
     `force`: allows changes to settings that identify the run, and a memory estimate that is too
     large. `dry_run`: skips the slow checks (chat template, first steps). `hardware`: describes the
-    machines to plan for; None: the real machines. `cluster`: the backend's name.
+    machines to plan for; None: the real machines. `cluster`: the backend's name. `yes`: consents
+    to downloads.
     """
 
     run: Path
@@ -31,6 +32,7 @@ class PlanOptions:
     dry_run: bool = False
     hardware: str | None = None
     cluster: str = LOCAL
+    yes: bool = False
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 from buffer.storage.store import Store
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from r3l.errors import SchemaVersionError, UserError
+from r3l.files import hub_cache, hub_data_set
+from r3l.files.hub_cache import Repository
 from r3l.models.model_folder import model_digest
 from r3l.models.model_path import model_path
 from r3l.run.config import RunConfig
@@ -44,6 +46,20 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     return lines
 
 
+def check_data_sets(run: Path, *, force: bool) -> None:
+    """Without `force`, refuses a resume that reads data sets of the hub at other commits: numbered
+    tasks would have other rows. Call it after the tasks were read."""
+    for name, begun in RunFolder(run).data_sets().items():
+        at = hub_data_set.commits.get(name, begun)
+        if at != begun and not force:
+            kept = hub_cache.reference(Repository(name, kind="dataset"))
+            raise UserError(
+                f"run {run}: reads data set {name} at commit {begun:.8}, but the cache is at "
+                f"{at:.8}, whose rows may differ; type hf download {name} --repo-type dataset "
+                f"--revision {begun} and write that commit into {kept}, or add --force"
+            )
+
+
 def check_store(store: Path) -> None:
     """Refuses a store of another schema. What else is wrong with it, the buffer says."""
     try:
@@ -61,7 +77,7 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
     done = read_state(newest).version if newest else 0
     steps = config.learner.steps
     finished = (run / "model" / "config.json").is_file() and (
-        not config.eval.tasks or done in {line.step for line in folder.history().evaluations}
+        not config.eval.tasks or done in {line.step for line in folder.evaluations()}
     )
     if done < steps or (done == steps and not finished):
         return ""

@@ -8,6 +8,7 @@ environment or the engine has no reward. The next run of the command plays it ag
 """
 
 import asyncio
+import gc
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from r3l.rollout.policy_interface import ScoringPolicy
 from r3l.run.answer_probability import with_exact
 from r3l.run.config import RunConfig
 from r3l.run.evaluation_keys import attempt_seed
+from r3l.run.process.memory import delay_collections
 
 
 async def play_all(
@@ -86,11 +88,14 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[ScoringPolic
     the engine does not start."""
     try:
         with output_into(log):
+            delay_collections()  # until the engine has started
             from actors.engine import VLLMPolicy
 
             policy = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
     except EngineDead as error:
         raise EngineDead(f"{_cause(log) or error} (log: {log})") from error
+    finally:
+        gc.enable()
     try:
         yield policy
     finally:

@@ -2,16 +2,23 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from pathlib import Path
 
 import click
 
 from launch.inspection import snapshot
-from launch.inspection.snapshot import BALANCED, Snapshot
+from launch.inspection.many_actors import SAMPLE, such_as
+from launch.inspection.retry_reliance import reliance_of_retries
+from launch.inspection.reward_examples import EXAMPLES, examples, newest
+from launch.inspection.snapshot import BALANCED, ActorState, Snapshot
 from launch.inspection.status import ago, waits
+from learner.offline.regraded_sample import regrade_sample
+from r3l.errors import UserError
+from r3l.run.bill import shown
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import echo
 
@@ -37,11 +44,16 @@ _problem, _hint = partial(Finding, True), partial(Finding, False)
 
 @click.command()
 @click.argument("name", metavar="RUN")
-def doctor(name: str) -> None:
+@click.option(
+    "--regrade", metavar="N", type=click.IntRange(min=1), help="judge the newest N attempts again"
+)
+def doctor(name: str, regrade: int | None) -> None:
     """Report what is wrong with a run, what limits the pace, and what to do. The exit code is 1 if
-    anything is wrong."""
-    now = snapshot.take(RunFolder(run_folder(name)).started())
-    results = findings(now)
+    anything is wrong. With --regrade, also report whether the grader gives the same rewards again:
+    this starts the run's environments here, and calls the judge if there is one."""
+    folder = RunFolder(run_folder(name)).started()
+    now = snapshot.take(folder)
+    results = [*findings(now), *(judged_again(folder, regrade) if regrade else [])]
     for finding in results:
         echo(f"{'problem' if finding.problem else 'hint':<9}{finding.what}")
         if finding.remedy:
@@ -49,46 +61,80 @@ def doctor(name: str) -> None:
     for line in waits(now):
         echo(f"{'waits':<9}{line}")
     wrong = any(finding.problem for finding in results)
-    if not wrong:
+    if not wrong and not now.learns_nothing:
         echo("nothing is wrong with the run")
     sys.exit(wrong)
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """Returns all findings, problems first."""
+    """Returns all findings, problems first. Says nothing on the pace while a reason stands why the
+    run learns little."""
     results = [
-        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_pace(now),
-        *_learning(now), *_bound(now),
+        *_processes(now), *_silence(now), *_store(now), *_losses(now), *_overdue(now),
+        *_learning(now), *_agents(now), *_reward(now),
     ]  # fmt: skip
+    if not (now.learns_nothing or now.agent_alarms or now.reward):  # it would learn as little
+        results += [*_pace(now), *_bound(now)]
     return sorted(results, key=lambda finding: not finding.problem)
 
 
 def _processes(now: Snapshot) -> Iterator[Finding]:
-    again = f"r3l-launch --resume --run {now.run}"
+    again = f"r3l-launch --resume --run {_typed(now.run)}"
     if not now.alive:
         if now.progress.step < now.progress.steps:
             step = f"the run ended at step {now.progress.step} of {now.progress.steps}"
-            yield _problem(f"no process is running; {step}", f"continue it with {again}")
+            yield _ended(now, step, again)
         return
     if now.launcher is None:
         pids = " ".join(str(process.pid) for process in now.processes)
         yield _problem(
             "the launcher has ended and left processes behind", f"kill {pids}, then {again}"
         )
-    for process in now.processes:
-        who = f"{process.name} (process {process.pid})"
-        if process.state in ("stopped", "tracing-stop"):
-            yield _problem(f"{who} is stopped", f"kill -CONT {process.pid}")
-        elif process.state in ("zombie", "dead"):
-            yield _problem(f"{who} is dead, but its parent has not collected it")
-        elif process.state == "disk-sleep":
-            yield _hint(f"{who} waits in the kernel for a disk")
+    yield from _halted(now)
     for name in ("buffer", "learner"):
         if now.process(name) is None and now.launcher is not None:
             yield _problem(
                 f"{name} is not running; the launcher restarts it, or ends the run",
                 f"see {now.run}/logs/{name}.log",
             )
+
+
+def _halted(now: Snapshot) -> Iterator[Finding]:
+    """Reports processes that the kernel does not run. Many in one state are one finding."""
+
+    def found(*states: str) -> Iterator[tuple[str, str]]:
+        some = [process for process in now.processes if process.state in states]
+        if len(some) > SAMPLE:
+            names = such_as([process.name for process in some])
+            pids = " ".join(str(process.pid) for process in some)
+            yield f"each of {len(some)} processes ({names})", pids
+        else:
+            yield from ((f"{one.name} (process {one.pid})", str(one.pid)) for one in some)
+
+    for who, pids in found("stopped", "tracing-stop"):
+        yield _problem(f"{who} is stopped", f"kill -CONT {pids}")
+    for who, _ in found("zombie", "dead"):
+        yield _problem(f"{who} is dead, but its parent has not collected it")
+    for who, _ in found("disk-sleep"):
+        yield _hint(f"{who} waits in the kernel for a disk")
+
+
+def _ended(now: Snapshot, step: str, again: str) -> Finding:
+    """A run without processes before its last step: its budget stopped it, or something else."""
+    used = {name: pair for name, pair in now.budget.items() if pair[0] >= pair[1]}
+    if not used:
+        return _problem(f"no process is running; {step}", f"continue it with {again}")
+    limits = ", ".join(f"{n}={shown(limit)} is used up" for n, (_, limit) in used.items())
+    free = " ".join(f"{name}=null" for name in used)
+    return _hint(
+        f"no process is running; {step}: {limits}",
+        f"give more, or no limit: {again} {free}",
+    )
+
+
+def _typed(run: str) -> str:
+    """Returns a run's folder as --run takes it: a bare name would be a folder in runs/."""
+    return run if "/" in run else f"./{run}"
 
 
 def _silence(now: Snapshot) -> Iterator[Finding]:
@@ -98,15 +144,26 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
             f"the buffer does not answer: {now.buffer.error}",
             f"{logs}/buffer.log; its disk may be slow",
         )
-    for actor in now.actors:
-        name = actor.process or actor.name
-        if actor.seen_ago_s > max(now.lease_s / 2, SEEN_S) and now.process(name) is not None:
-            yield _problem(
-                f"{name} has sent nothing for {ago(actor.seen_ago_s)}",
-                f"other actors continue its groups, at the latest after {now.lease_s:g} s "
-                f"(buffer.lease_s); "
-                f"{logs}/{name}.log",
-            )
+    if turned_away := now.buffer.stats.refused.get("too_many_connections", 0):
+        yield _problem(
+            f"the buffer had no place for a client {turned_away} times since it started",
+            "end clients that are not needed, or raise the limit of open files of its machine "
+            "(ulimit -n)",
+        )
+    silent = [
+        actor for actor in now.actors
+        if actor.seen_ago_s > max(now.lease_s / 2, SEEN_S)
+        and now.process(_name(actor)) is not None
+    ]  # fmt: skip
+    silent.sort(key=lambda actor: actor.seen_ago_s)
+    for who, least, name in _together(silent):
+        span = ago(least.seen_ago_s) + (" or more" if who != name else "")
+        yield _problem(
+            f"{who} has sent nothing for {span}",
+            f"other actors continue its groups, at the latest after {now.lease_s:g} s "
+            f"(buffer.lease_s); "
+            f"{logs}/{name}.log",
+        )
     beat = now.heartbeat_ago_s
     if now.process("learner") is not None and beat is not None and beat > now.hang_s / 2:
         yield _problem(
@@ -114,16 +171,29 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
             f"it is restarted after {now.hang_s:g} s (learner.hang_s); "
             "SIGUSR2 makes it dump its stacks",
         )
+    if now.damaged_bill:
+        why, _, remedy = now.damaged_bill.partition("; ")
+        yield _problem(f"the bill cannot be read: {why}", remedy)
     if now.damaged_lines:
         yield _hint(
             f"damaged lines in progress.jsonl, all left out: {now.damaged_lines}",
             "check the run's disk",
+        )
+    if now.cut_line:
+        yield _hint(
+            "the last line of progress.jsonl is cut off and left out",
+            "its writer was killed, or the file was copied while it was written",
         )
     if now.hangs:
         yield _hint(f"hangs of the learner: {now.hangs}", f"see {now.run}/hangs.jsonl")
 
 
 def _store(now: Snapshot) -> Iterator[Finding]:
+    if now.buffer.damage:
+        yield _problem(
+            f"the store cannot be read: {now.buffer.damage}",
+            "restore it from a copy that r3l-buffer compact made",
+        )
     free, map_free = now.buffer.stats.free_bytes, now.buffer.map_free_bytes
     if map_free is not None and free < LITTLE_DISK:
         yield _problem(
@@ -134,6 +204,12 @@ def _store(now: Snapshot) -> Iterator[Finding]:
         yield _problem(
             f"the store can grow by only {map_free / GIB:.2f} GiB",
             "raise buffer.map_gib, or set buffer.retention",
+        )
+    if failed := now.buffer.stats.archive_failed:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(failed.items()))
+        yield _problem(
+            f"files of the archive could not be written: {kinds}",
+            f"the groups stay in the store until it can; see {now.run}/logs/buffer.log",
         )
     if count := now.buffer.stats.fingerprint_conflicts:
         yield _problem(
@@ -171,7 +247,7 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _pace(now: Snapshot) -> Iterator[Finding]:
+def _overdue(now: Snapshot) -> Iterator[Finding]:
     progress, version = now.progress, now.buffer.stats.learner_version
     if not now.alive:
         return
@@ -181,27 +257,94 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
             yield _problem(
                 f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
             )
-    running, waiting = sum(actor.requests for actor in now.actors), progress.session_waits
+    old = [a for a in now.actors if version - a.version > max(now.max_staleness, 1)]
+    old.sort(key=lambda actor: -actor.version)
+    for who, newest_of_them, name in _together(old):
+        weights = f"{newest_of_them.version}" + (" or older" if who != name else "")
+        yield _problem(
+            f"{who} has weights v{weights}, the learner has v{version}",
+            f"see {now.run}/logs/{name}.log for why it does not load newer ones",
+        )
+
+
+def _together(actors: Sequence[ActorState]) -> Iterator[tuple[str, ActorState, str]]:
+    """Yields who a finding is about, the first actor of it, and the name of the last one, whose log
+    shows it best: a few actors each alone, many in one finding. The worst actor must be last."""
+    if len(actors) > SAMPLE:
+        worst = [_name(actor) for actor in reversed(actors)]
+        yield f"each of {len(actors)} actors ({such_as(worst)})", actors[0], worst[0]
+        return
+    yield from ((_name(actor), actor, _name(actor)) for actor in actors)
+
+
+def _name(actor: ActorState) -> str:
+    return actor.process or actor.name
+
+
+def _learning(now: Snapshot) -> Iterator[Finding]:
+    """Reports why the run teaches its policy little or nothing. Also reports the guidance gain, and
+    the reliance of its retries."""
+    for reason in now.learns_nothing:
+        if reason.alarm:
+            yield _problem(f"the run learns little or nothing: {reason.what}", reason.remedy)
+        else:
+            yield _hint(reason.what, reason.remedy)
+    if now.guidance is not None:
+        yield _hint(now.guidance.what, now.guidance.remedy)
+    if relied := reliance_of_retries(RunFolder(Path(now.run)).store):
+        yield _hint(relied, "")
+
+
+def _pace(now: Snapshot) -> Iterator[Finding]:
+    running = sum(actor.requests for actor in now.actors)
+    waiting = now.progress.session_waits if now.alive else 0.0
     if waiting > WAITING * (running + waiting):
         yield _hint(
             f"{waiting:.0f} attempts wait for the environment, so the engines lack requests",
             "raise env.workers (processes per actor and environment), or `sessions` in its EnvSpec",
         )
-    for actor in now.actors:
-        if version - actor.version > max(now.max_staleness, 1):
-            name = actor.process or actor.name
-            yield _problem(
-                f"{name} has weights v{actor.version}, the learner has v{version}",
-                f"see {now.run}/logs/{name}.log for why it does not load newer ones",
-            )
 
 
-def _learning(now: Snapshot) -> Iterator[Finding]:
-    """Reports why the last steps taught the policy nothing. Also reports the guidance gain."""
-    for reason in now.learns_nothing:
-        yield _problem(f"the run learns nothing: {reason.what}", reason.remedy)
-    if now.guidance is not None:
-        yield _hint(*now.guidance)
+def _agents(now: Snapshot) -> Iterator[Finding]:
+    """Reports if little of what agents sample is trained, or if a name of a model is undecided."""
+    for alarm in now.agent_alarms:
+        yield _problem(f"agents: {alarm.what}", alarm.remedy)
+
+
+def _reward(now: Snapshot) -> Iterator[Finding]:
+    """Reports why the reward may be hacked, with attempts from the store."""
+    found = examples(RunFolder(Path(now.run)).store, now.reward)
+    for suspicion, example in zip(now.reward, found, strict=True):
+        for_example = f"; for example {example}" if example else ""
+        yield _problem(f"the reward may be hacked: {suspicion.what}{for_example}", suspicion.remedy)
+
+
+def judged_again(folder: RunFolder, attempts: int) -> Iterator[Finding]:
+    """Judges the newest attempts again, and reports how many rewards differ. Raises UserError if
+    there are none, or if they cannot be judged."""
+    groups = newest(folder.store, attempts)
+    sample = regrade_sample(groups, folder.settings())
+    if not sample.judged:
+        why = "; ".join(sample.left_out) or "its store has no finished group"
+        raise UserError(f"{folder.path}: no attempt could be judged again: {why}")
+    for line in sample.left_out:
+        yield _hint(f"judging again {line}")
+    low, high = sample.interval
+    what = (
+        f"of {sample.judged} attempts judged again {len(sample.changed)} got another reward "
+        f"({low:.0%} to {high:.0%})"
+    )
+    if not sample.disagrees:
+        yield _hint(what)
+        return
+    shown = "; ".join(
+        f"group {group} slot {slot}: {before:.3g}, then {after:.3g}"
+        for group, slot, before, after in sample.changed[:EXAMPLES]
+    )
+    yield _problem(
+        f"the judge disagrees with itself: {what}; for example {shown}",
+        "ask it at temperature 0, or several times for a mean; or judge by a rule",
+    )
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:

@@ -22,8 +22,12 @@ from buffer import BufferClient
 from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
+from launch.inspection.agent_training import Alarm, alarms
 from launch.inspection.learning import Reason, guidance, reasons
-from r3l.errors import BufferUnavailable, R3LError
+from launch.inspection.reward_rules import Suspicion, suspicions
+from r3l.errors import BufferUnavailable, R3LError, UserError
+from r3l.run import bill
+from r3l.run.bill import Usage
 from r3l.run.files.progress_lines import StepLine
 from r3l.run.files.run_folder import ProcessStatus, RunFolder
 from r3l.run.process.endpoints import reached
@@ -79,8 +83,8 @@ class Buffer:
     """The state of the buffer service and its store.
 
     `reply_s`: how long the service took to reply, None without a reply. `error`: why there is no
-    reply, or why the store cannot be read. `stats`: the reply, or else figures from the store.
-    `map_free_bytes`: None if the store could not be read.
+    reply. `damage`: why the store cannot be read. `stats`: the reply, or else figures from the
+    store. `map_free_bytes`: None if the store could not be read.
     """
 
     endpoint: str = ""
@@ -88,6 +92,7 @@ class Buffer:
     error: str = ""
     map_free_bytes: int | None = None
     stats: BufferStats = field(default_factory=BufferStats)
+    damage: str = ""
 
 
 @dataclass
@@ -119,8 +124,16 @@ class Snapshot:
     heartbeat_ago_s: float | None = None
     hangs: int = 0
     damaged_lines: int = 0  # of the run's progress file
+    cut_line: bool = False  # at the end of it
     learns_nothing: list[Reason] = field(default_factory=list)
     guidance: Reason | None = None
+    agent_train: str = ""  # the setting actor.agent.train
+    agent_alarms: list[Alarm] = field(default_factory=list)
+    used: Usage = field(default_factory=Usage)
+    bill: str = ""  # what was used, with its price, as one line
+    budget: dict[str, tuple[float, float]] = field(default_factory=dict)  # (used, limit)
+    damaged_bill: str = ""  # why it cannot be read, and what to do
+    reward: list[Suspicion] = field(default_factory=list)  # why it may be hacked
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[ActorState] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
@@ -135,13 +148,16 @@ class Snapshot:
 
 
 def take(run: RunFolder) -> Snapshot:
-    """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read."""
+    """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read. Reads all
+    of progress.jsonl, for the reasons that look at the whole run: `RunFolder.history` says what
+    that costs."""
     config, history, beat, now = run.settings(), run.history(), run.heartbeat(), time.time()
+    used, damaged_bill = _used(run)
     processes = processes_of(run.path)
     learner = next((process for process in processes if process.name == "learner"), None)
     if beat is not None and learner is not None and beat.time < learner.since:
         beat = None  # of an earlier learner
-    buffer = stored(run.store)
+    buffer = stored(run.store, is_needed=bool(history.steps))
     if service := next((process for process in processes if process.name == "buffer"), None):
         ask(buffer, run.status_of("buffer"), service.keys)
     own = {process.pid for process in processes}
@@ -160,12 +176,28 @@ def take(run: RunFolder) -> Snapshot:
         heartbeat_ago_s=now - beat.time if beat else None,
         hangs=len(run.hangs()),
         damaged_lines=history.damaged,
-        learns_nothing=reasons(history.steps),
+        cut_line=history.cut,
+        learns_nothing=reasons(history.steps, history.evaluations),
         guidance=guidance(history.steps),
+        agent_train=config.actor.agent.train,
+        agent_alarms=alarms(history.steps),
+        used=used,
+        bill=bill.line(used, config.cost),
+        budget={} if damaged_bill else bill.against(used, config.budget, config.cost),
+        damaged_bill=damaged_bill,
+        reward=suspicions(history),
         buffer=buffer,
         actors=actors_of(buffer.stats, run, config.buffer.lease_s),
         errors=last_errors(run.logs),
     )
+
+
+def _used(run: RunFolder) -> tuple[Usage, str]:
+    """Returns what a run has used, and why its bill cannot be read."""
+    try:
+        return bill.total(run.bill().values()), ""
+    except UserError as error:
+        return Usage(), str(error)
 
 
 def processes_of(run: Path) -> list[Process]:
@@ -228,10 +260,11 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
     return errors
 
 
-def stored(folder: Path) -> Buffer:
-    """Reads from the store how many groups and results it has, and how much space is free."""
+def stored(folder: Path, *, is_needed: bool = False) -> Buffer:
+    """Reads from the store how many groups and results it has, and how much space is free.
+    `is_needed`: the run has steps, so that a store which is missing was lost."""
     if not (folder / "data.mdb").is_file():
-        return Buffer()
+        return Buffer(damage=f"{folder / 'data.mdb'} is missing" if is_needed else "")
     try:
         with Store(folder, read_only=True) as store, store.read() as txn:
             counts = txn.counts()
@@ -243,7 +276,7 @@ def stored(folder: Path) -> Buffer:
             )
             return Buffer(map_free_bytes=store.map_free_bytes, stats=stats)
     except R3LError as error:
-        return Buffer(error=str(error))
+        return Buffer(damage=str(error))
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:

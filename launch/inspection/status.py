@@ -8,12 +8,18 @@ from msgspec import to_builtins
 
 from buffer.viewer import page
 from launch.inspection import snapshot
-from launch.inspection.snapshot import ActorState, Snapshot
+from launch.inspection.agent_training import asked_words, trained_words
+from launch.inspection.learning import heading
+from launch.inspection.many_actors import is_many, such_as, summary, worst
+from launch.inspection.snapshot import ActorState, Process, Snapshot
+from r3l.run.actor_metrics import ActorMetrics, combined
+from r3l.run.bill import shown
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import echo
 
 MIB = 1 << 20
 WAITS = "waiting for "
+MANY_LOGS = 8  # of more logs with errors than are shown one by one
 
 
 @click.command()
@@ -34,14 +40,7 @@ def lines(now: Snapshot) -> Iterator[str]:
     yield f"run {now.run}: {_progress(now)}"
     yield ""
     if now.alive:
-        yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
-        for process in now.processes:
-            since = time.strftime("%H:%M:%S", time.localtime(process.since))
-            memory = f"{process.memory_bytes / MIB:,.0f} MiB"
-            yield (
-                f"{process.name:<18}{process.pid:>8}  {process.state:<10}{memory:>10}  {since:<10}"
-                f"{_doing(now, process.name)}"
-            )
+        yield from _processes(now)
     else:
         yield "no process of this run is on this machine"
     yield ""
@@ -49,18 +48,27 @@ def lines(now: Snapshot) -> Iterator[str]:
         f"{state} {count}" for state, count in now.buffer.stats.train.items() if count
     )
     yield f"groups: {groups or 'none'}; a step takes {now.needed}"
-    if agents := _agents(now):
-        yield agents
+    yield from _agents(now)
+    if now.used.tokens:
+        yield f"bill: {now.bill}"
+    for name, (have, limit) in now.budget.items():
+        yield f"{name}={shown(limit)}: {have / limit:.0%} used"
+    if now.buffer.damage:
+        yield f"the store cannot be read: {now.buffer.damage}"
+    if now.damaged_bill:
+        yield f"the bill cannot be read: {now.damaged_bill}"
+    if now.damaged_lines:
+        yield f"damaged lines of progress.jsonl, all left out: {now.damaged_lines}"
+    if now.cut_line:
+        yield "the last line of progress.jsonl is cut off and left out"
     if waiting := list(waits(now)):
         yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
     if now.learns_nothing:
-        yield from ["", "learns nothing:"]
-        yield from (f"  {reason.what}; {reason.remedy}" for reason in now.learns_nothing)
+        yield ""
+        yield from (f"{heading(r)}: {r.what}; {r.remedy}" for r in now.learns_nothing)
     if now.errors:
         yield from ["", "last errors in the logs:"]
-        yield from (
-            f"  {log}: {line:.160}" for log, errors in now.errors.items() for line in errors
-        )
+        yield from _errors(now)
 
 
 def waits(now: Snapshot) -> Iterator[str]:
@@ -82,13 +90,15 @@ def waits(now: Snapshot) -> Iterator[str]:
             + f": {complete} of {now.needed} groups are complete, {in_work} in work"
         )
     limit = now.needed * (now.max_staleness + 1)
-    for actor in now.actors:
-        if actor.idle_share > 0.5 and not actor.requests:
-            yield (
-                f"{actor.process or actor.name} waits for a lease: {complete} groups are complete, "
-                f"{in_work} in work, and at most {limit} may be ahead of the learner "
-                "(buffer.max_staleness)"
-            )
+    idle = [a.process or a.name for a in now.actors if a.idle_share > 0.5 and not a.requests]
+    who = [f"{name} waits" for name in idle]
+    if is_many(now.actors) and len(idle) > 1:
+        who = [f"{len(idle)} of {len(now.actors)} actors wait ({such_as(idle)})"]
+    for waiting in who:
+        yield (
+            f"{waiting} for a lease: {complete} groups are complete, {in_work} in work, and at "
+            f"most {limit} may be ahead of the learner (buffer.max_staleness)"
+        )
 
 
 def ago(seconds: float) -> str:
@@ -96,6 +106,40 @@ def ago(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _processes(now: Snapshot) -> Iterator[str]:
+    """Formats the table of processes: each in a line, or of many actors the worst few."""
+    yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
+    actors = [process for process in now.processes if process.name.startswith("actor")]
+    if not is_many(actors):
+        yield from (_process(now, process) for process in now.processes)
+        return
+    yield from (_process(now, process) for process in now.processes if process not in actors)
+    yield from summary(now, actors)
+    shown = worst(now, actors)
+    yield from (_process(now, process) for process in shown)
+    yield f"  and {len(actors) - len(shown)} other actors; --json lists all"
+
+
+def _process(now: Snapshot, process: Process) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(process.since))
+    memory = f"{process.memory_bytes / MIB:,.0f} MiB"
+    return (
+        f"{process.name:<18}{process.pid:>8}  {process.state:<10}{memory:>10}  {since:<10}"
+        f"{_doing(now, process.name)}"
+    )
+
+
+def _errors(now: Snapshot) -> Iterator[str]:
+    """Formats the last errors of each log. Of many logs, only the last one of some, actors last."""
+    if not is_many(list(now.errors)):
+        for log, errors in now.errors.items():
+            yield from (f"  {log}: {line:.160}" for line in errors)
+        return
+    logs = sorted(now.errors, key=lambda log: log.startswith("actor"))
+    yield from (f"  {log}: {now.errors[log][-1]:.160}" for log in logs[:MANY_LOGS])
+    yield f"  and {len(logs) - MANY_LOGS} other logs; --json lists all"
 
 
 def _progress(now: Snapshot) -> str:
@@ -135,17 +179,24 @@ def _actor(actor: ActorState, now: Snapshot) -> str:
     )
 
 
-def _agents(now: Snapshot) -> str:
-    """Formats a line about the agents of all actors; "" if the run has no agents."""
+def _agents(now: Snapshot) -> Iterator[str]:
+    """Formats lines about the agents of all actors, if the run has any."""
     actors = [numbers for numbers in now.buffer.stats.actors.values() if "agent_calls" in numbers]
     if not actors:
-        return ""
-    running, calls = (sum(a.get(n, 0.0) for a in actors) for n in ("agents_running", "agent_calls"))
+        return
+    records = [ActorMetrics.read(numbers) for numbers in actors]
+    counts = combined(records, records)
+    running, calls = counts["agent/running"], counts["agent/calls"]
     rate = now.progress.calls_per_s
     drops = now.buffer.stats.slot_drops
     failed = ", ".join(f"{cause} {count}" for cause, count in sorted(drops.items()))
-    return (
+    yield (
         f"agents: {running:.0f} running, {calls:,.0f} calls"
         + ("" if rate is None else f", {rate:.1f} a second in the last step")
         + f"; failed slots: {failed or 'none'}"
     )
+    if trained := trained_words(counts, now.agent_train):
+        yield f"  {trained}"
+    if asked := asked_words(counts):
+        yield f"  calls by the name of the model: {asked}"
+    yield from (f"  {alarm.what}; {alarm.remedy}" for alarm in now.agent_alarms)

@@ -24,7 +24,8 @@ With `learner.lora`, T is rank·20·h·L: the adapters of all linear layers of L
 width h, with feed-forward layers 3.5 h wide. Otherwise T is P.
 
 Activations of a micro-batch of n tokens in bfloat16, in Llama-like blocks with feed-forward layers
-of width f (v: vocabulary). The factors were fitted to two models on a GPU (docs/results/gpu.md):
+of width f (v: vocabulary). The factors were fitted to two models on a GPU
+(docs/results/appendix/performance.md):
 
     layers         n·L·(26·h + 8·f); with `learner.gradient_checkpointing` n·L·2·h
     head           20·1024·v: the head computes 1024 positions at a time

@@ -144,8 +144,8 @@ def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conver
     one, other = (_digest(each) for each in (settings, read_settings(folder)))
     if one and other and one != other:
         raise UserError(
-            f"--against {folder}: its tasks have the same names but the panel {other}, this "
-            f"evaluation has {one}, so the environment has changed; evaluate both anew"
+            f"--against {folder}: its tasks have the same names, but its panel is {other} and this "
+            f"evaluation's is {one}, so the environment has changed; repeat both evaluations"
         )
     return attempts
 

@@ -26,6 +26,11 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
             f"buffer/algorithm_failed_{method}": float(count)
             for method, count in stats.algorithm_failed.items()
         },
+        **{
+            f"buffer/archive_failed_{kind}": float(count)
+            for kind, count in stats.archive_failed.items()
+        },
+        "buffer/archived": float(stats.archived),
         "buffer/stale_share": stats.stale_share,
         "buffer/bytes": float(stats.disk_bytes),
         "buffer/puts": float(stats.puts),

@@ -8,6 +8,7 @@ import numpy as np
 
 from buffer import Draw
 from learner.evaluation.lengths import length_metrics
+from learner.metrics.reward_metrics import length_correlation
 from r3l.algorithms import guidance_gain, rows
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
@@ -37,8 +38,11 @@ def group_metrics(
     ]
     gain, error = guidance_gain.estimate(gains)
     metrics = {
+        "group/attempts": float(len(bases + distilled)),
+        "group/retries": float(len(distilled)),
+        "group/successes": float(sum(t.reward >= SUCCESS for t in bases + distilled)),
         "group/reward_mean": mean(t.reward for t in bases + distilled),
-        "group/reward_max": mean(r.max() for r in rewards),
+        "group/best_reward": mean(r.max() for r in rewards),
         "group/reward_std": mean(r.std() for r in rewards),
         "group/success_base": mean(t.reward >= SUCCESS for t in begun if t.shown is None),
         "group/success_context": mean(t.reward >= SUCCESS for t in begun if t.shown is not None),
@@ -55,6 +59,7 @@ def group_metrics(
         "group/pivot_relative": mean(t.pivot / t.num_steps for t in distilled),
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),
+        "group/length_correlation": length_correlation(groups),
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
     }
     unread = Counter(r.cause for r in thoughts if r.cause)
@@ -107,8 +112,13 @@ def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algori
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Computes `staleness/…`: ages of groups drawn at `version`, and the duration of each phase."""
+    """Computes `staleness/…`: ages, in versions, of groups drawn at `version`."""
     ages = [version - g.oldest_version for g in groups]
+    return finite({"staleness/mean": mean(ages), "staleness/max": float(max(ages, default=0))})
+
+
+def time_metrics(groups: Sequence[Group]) -> Metrics:
+    """Computes `time/…`: seconds that each phase of the drawn groups took."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
     retries = [t for g in groups for t in g.trajectories if t.of >= 0]
     thoughts = [reflection for g in groups for reflection in g.reflections]
@@ -120,13 +130,11 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     ]
     return finite(
         {
-            "staleness/mean": mean(ages),
-            "staleness/max": float(max(ages, default=0)),
-            "staleness/generation_s": mean(t.step_seconds.sum() for t in bases),
-            "staleness/reflection_s": mean(t.seconds for t in thoughts),
-            "staleness/retry_s": mean(t.step_seconds[t.pivot :].sum() for t in retries),
-            "staleness/spread_s": mean(spread),
-            "staleness/queue_s": mean(queued),
+            "time/generation_s": mean(t.step_seconds.sum() for t in bases),
+            "time/reflection_s": mean(t.seconds for t in thoughts),
+            "time/retry_s": mean(t.step_seconds[t.pivot :].sum() for t in retries),
+            "time/spread_s": mean(spread),
+            "time/queue_s": mean(queued),
         }
     )
 
@@ -158,7 +166,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
         "group/pivot": [t.pivot for t in attempts if t.of >= 0],
         "group/rewards": [t.reward for t in attempts],
         "group/lengths": [len(t.token_ids) for t in attempts],
-        "staleness/steps": [version - g.oldest_version for g in groups],
+        "staleness/versions": [version - g.oldest_version for g in groups],
     }
     return {tag: np.array(numbers) for tag, numbers in values.items() if numbers}
 

@@ -32,8 +32,11 @@ LENGTHS = (
 )
 
 GROUP = (
+    ("attempts", "attempts", "of the groups, retries included"),
+    ("retries", "attempts", "that retry another one of their group"),
+    ("successes", "attempts", "with full reward, retries included"),
     ("reward_mean", "reward", "mean over base and distilled trajectories"),
-    ("reward_max", "reward", "highest of a group, mean over groups"),
+    ("best_reward", "reward", "highest of a group, mean over groups"),
     ("reward_std", "reward", "standard deviation within a group, mean over groups"),
     ("success_base", "share", "base trajectories with full reward, played from their beginning"),
     ("success_started", "share", "the same, started inside a stored attempt of another group"),
@@ -53,6 +56,7 @@ GROUP = (
     ("without_retries", "share", "groups without a slot for a retry, if the algorithm retries"),
     ("reflecting", "groups", "that begin with a stored failure in their context (R³)"),
     ("ranked", "attempts", "truncated, which got rewards for the ranks of their entropies (R³)"),
+    ("advised", "share", "failures whose reflection holds advice, if attempts are read again"),
     ("pivot_relative", "share", "of a retry's steps that precede its pivot, mean over retries"),
     ("pivot", "histogram", "pivots of the retries, in steps"),
     ("rewards", "histogram", "rewards of the attempts"),
@@ -62,8 +66,14 @@ GROUP = (
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("aux_samples", "samples", "auxiliary samples that the step trains on"),
-    ("aux_left_out", "samples", "auxiliary samples that algorithm.sft_share leaves out"),
+    ("aux_left_out", "samples", "that a limit leaves out: auxiliary ones, attempts to read again"),
     *LENGTHS,
+    (
+        "length_correlation",
+        "1",
+        "rank correlation of reward and characters of a response, in a group",
+    ),
+    ("one_reply", "share", "of the last 50 problems in which one short reply earns; the best one"),
     ("part_<name>", "reward", "part of a base attempt's reward that the environment names, mean"),
     ("failed_<cause>", "slots", "failed, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
@@ -72,7 +82,10 @@ GROUP = (
 STALENESS = (
     ("mean", "versions", "age of a group's oldest step, mean over groups"),
     ("max", "versions", "the same, of the oldest group"),
-    ("steps", "histogram", "age of the groups, in versions"),
+    ("versions", "histogram", "age of the groups, in versions"),
+)
+
+TIME = (
     ("generation_s", "s", "to sample a base trajectory"),
     ("reflection_s", "s", "to sample a reflection"),
     ("retry_s", "s", "to sample a retry from its pivot on"),
@@ -101,6 +114,8 @@ BUFFER = (
     ("partial_dropped_<cause>", "attempts", "left by an actor, and not continued, by cause"),
     ("algorithm_failed_<method>", "calls", "that failed, of the algorithm's plan, admits, recalls"),
     ("bytes", "bytes", "of the store's files now"),
+    ("archived", "groups", "whose record is in the archive (buffer.archive)"),
+    ("archive_failed_<kind>", "files", "of the archive that could not be written, by kind"),
     ("puts", "results", "accepted"),
     ("draws", "draws", "handed out"),
     ("leases_expired", "leases", "not renewed in time"),
@@ -115,6 +130,17 @@ ACTOR = (
 
 AGENT = (
     ("calls_per_s", "calls/s", "answered in the last step, or in the last steps that took 5 s"),
+    (
+        "trained_share",
+        "share",
+        "of the sampled tokens that is trained, of attempts recorded in the last five steps, or in "
+        "the last steps that took 5 s",
+    ),
+    (
+        "shapes_missed_share",
+        "share",
+        "of calls that ask for a shape, whose reply a grammar shaped, in the same steps",
+    ),
 )
 
 LEARNER = (
@@ -122,6 +148,13 @@ LEARNER = (
     ("loss_penalized", "loss", "policy loss and weighted KL to the reference model"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
     ("loss_policy", "loss", "policy loss without the KL to the reference model"),
+    ("loss_reflection", "loss", "policy gradient of reflections (HiLL), before its coefficient"),
+    ("loss_distilled", "loss", "cross-entropy with the advised policy (forward_kl), likewise"),
+    (
+        "reliance",
+        "nats/token",
+        "of retries, not replayed: log π without guidance less that of sampling",
+    ),
     ("aux_share", "share", "λ · auxiliary rows, of all rows' weights; advantages do not count"),
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
@@ -146,6 +179,9 @@ LEARNER = (
     ("padding", "share", "computed positions that hold no token"),
     ("shared_tokens", "share", "tokens computed once for several rows"),
     ("tokens_per_s", "tokens/s", "trained, without padding, during the step"),
+    ("trained_tokens", "tokens", "of the step's rows, without padding"),
+    ("held_tokens", "tokens", "of them, with a prefix that rows share counted once, as computed"),
+    ("cpu_s", "s", "CPU time of all ranks, since they started"),
     ("step_s", "s", "forward, backward and update"),
     ("forward_s", "s", "of the step's forward passes and losses (on CPUs)"),
     ("backward_s", "s", "of the step's backward passes (on CPUs)"),
@@ -162,13 +198,26 @@ LEARNER = (
 
 WEIGHTS = (
     ("full_bytes", "bytes", "one whole set"),
-    ("patch_bytes", "bytes", "the patches of the newest version"),
-    ("patch_density", "share", "elements the newest version changed"),
-    ("publish_s", "s", "gathering, comparing and compressing the newest version"),
-    ("journal_bytes", "bytes", "the newest version in the journal"),
+    ("patch_bytes", "bytes", "the patches of the last version that was published before this one"),
+    ("patch_density", "share", "elements that version changed"),
+    ("publish_s", "s", "comparing and compressing that version, beside a step"),
+    ("journal_bytes", "bytes", "that version in the journal"),
+    ("copy_s", "s", "gathering and copying this step's version, inside the step"),
+    ("wait_s", "s", "waited until the version before was published"),
+    ("not_in_ray", "versions", "that Ray's store did not take, since the learner started"),
     ("refused", "requests", "refused by the publisher, since the learner started"),
     ("version_lag", "versions", "of the actor furthest behind"),
     ("mismatch", "times", "two engines held different weights of one version, in this step"),
+)
+
+BILL = (
+    ("sampled_tokens", "tokens", "sampled, also to evaluate"),
+    ("read_tokens", "tokens", "given to engines as prompts, also those in a prefix cache"),
+    ("trained_tokens", "tokens", "all `learner/held_tokens`; passes for queries are not counted"),
+    ("cpu_s", "s", "CPU time of buffer, learner and actors, with all that they started"),
+    ("gpu_s", "s", "GPUs of learner and actors, each as long as its process ran"),
+    ("hours", "h", "in which the learner ran or waited"),
+    ("amount", "1", "all of it at the prices of `cost`, if there are any"),
 )
 
 ENDS = (("", ""), ("_low", "lower end of its 95 % interval"), ("_high", "upper end of the same"))
@@ -190,20 +239,28 @@ EVAL = (
 SECTIONS = {
     "group": (
         "The groups of a step: rewards, reflections, retries. Groups that were replaced in its "
-        "batch (`no_contrast`) count too, as they do in `staleness/`.",
+        "batch (`no_contrast`) count too, as they do in `staleness/` and `time/`.",
         GROUP,
     ),
     "staleness": (
-        "Ages of a step's groups at its draw, and times: how long each phase took.",
+        "Ages of a step's groups at its draw.",
         STALENESS,
     ),
-    "replay": ("Groups trained again, or imported; `group/` and `staleness/` omit them.", REPLAY),
-    "recall": ("Stored attempts that join groups; `group/` and `staleness/` omit them.", RECALL),
+    "time": (
+        "How long the phases of a step's groups took. Groups that were replaced count too.",
+        TIME,
+    ),
+    "replay": ("Groups trained again, or imported; the families above omit them.", REPLAY),
+    "recall": ("Stored attempts that join groups; the families above omit them.", RECALL),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "agent": ("Agents that call the policy over HTTP, if there are any; counts as above.", AGENT),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),
     "weights": ("Weights on their way from the learner to the actors.", WEIGHTS),
+    "bill": (
+        "What the run has used so far, restarts and earlier launches included.",
+        BILL,
+    ),
     "eval": ("Evaluations on held-out tasks, one attempt each, at the evaluated version.", EVAL),
 }
 

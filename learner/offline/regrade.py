@@ -93,6 +93,15 @@ def regrade_command(
 def regrade(folder: Path, out: Path, config: RunConfig) -> "Tally":
     """Writes the store in `folder` to `out`, judged by `config.env`. Returns what changed. Raises
     UserError if nothing can be judged; then nothing is written."""
+    check_can_judge(config)
+    with Store(folder, read_only=True) as source:
+        regrader = Regrader(config, Tally(str(source.folder.resolve())))
+        asyncio.run(regrader.run(source, out))
+    return regrader.tally
+
+
+def check_can_judge(config: RunConfig) -> None:
+    """Raises UserError unless stored attempts can be judged without their agents."""
     for env in config.env.each():
         if by_agent(env.name) and not env.options.get("reward"):
             raise UserError(
@@ -101,10 +110,6 @@ def regrade(folder: Path, out: Path, config: RunConfig) -> "Tally":
             )
         if by_agent(env.name):
             check_needs_no_folder(str(env.options["reward"]))
-    with Store(folder, read_only=True) as source:
-        regrader = Regrader(config, Tally(str(source.folder.resolve())))
-        asyncio.run(regrader.run(source, out))
-    return regrader.tally
 
 
 @dataclass
@@ -178,7 +183,7 @@ class Regrader:
                     some = names[start : start + AT_ONCE]
                     groups = [store_reads.group(source, name) for name in some]
                     with copy.write() as txn:
-                        for group in await self._judged(groups, make_env):
+                        for group in await self.judge(groups, make_env):
                             _put(txn, group)
             if not self.tally.after:
                 why = "; ".join(self.tally.failures()) or "it holds none"
@@ -200,11 +205,11 @@ class Regrader:
             left_out=dict(tally.causes),
         )
 
-    async def _judged(self, groups: Sequence[Group], make_env: MakeEnv) -> list[Group]:
-        """Judges all attempts of some groups."""
+    async def judge(self, groups: Sequence[Group], make_env: MakeEnv) -> list[Group]:
+        """Judges all attempts of some groups. Returns the groups with the new judgements."""
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def judge(task: Task, result: SlotResult) -> SlotResult | EpisodeError:
+        async def judge_one(task: Task, result: SlotResult) -> SlotResult | EpisodeError:
             async with limit:
                 try:
                     return await self._result(task, result, make_env)
@@ -213,7 +218,7 @@ class Regrader:
                 except RecordError as error:
                     return record_failed(error)
 
-        judging = [judge(group.task, each) for group in groups for each in group.results]
+        judging = [judge_one(group.task, each) for group in groups for each in group.results]
         judgements = iter(await asyncio.gather(*judging))
         self.tally.groups += len(groups)
         return [

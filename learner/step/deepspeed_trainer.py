@@ -1,8 +1,8 @@
 """Makes optimizer steps with DeepSpeed: rows in, updated weights and metrics out.
 
-rows ─► micro-batches of this rank ─► forward ─► loss ─► backward … ─► step
-                                                                  │
-              not finite, or out of memory, on any rank ──────────┴─► all ranks discard the step
+rank 0's rows ─► micro-batches of each rank ─► forward ─► loss ─► backward … ─► step
+                                                                          │
+              not finite, or out of memory, on any rank ──────────────────┴─► all ranks discard it
 
 A step that must not be applied is poisoned: its loss is multiplied by NaN. The global gradient norm
 is then NaN on every rank, and every rank discards the step without further communication.
@@ -26,18 +26,22 @@ from learner.step.adapters import published_apart, without_adapters
 from learner.step.deepspeed_config import check_needs, deepspeed_config, learning_rate_share
 from learner.step.full_weights import shard, sharded
 from learner.step.process_group import join_process_group
+from learner.step.shared_rows import SharedRows, broadcast_facts
 from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
 from r3l.algorithms.queries import Answer, Query, Weights
 from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded, TrainingStopped
+from r3l.run.process.cpu_time import cpu_seconds
 from r3l.run.settings.learner import LearnerConfig
-from r3l.training.answers import Answers
+from r3l.training.answers import Answers, Found, Pass, found_in
 from r3l.training.averaged_weights import DECAY, AveragedWeights
+from r3l.training.measures.drift import reliance_of_retries
 from r3l.training.measures.part_gradients import PartGradients
-from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
+from r3l.training.micro_batch import MicroBatch, check_tokens, collate
 from r3l.training.model import PolicyModule, Scores, load_model, resolve_dtype
 from r3l.training.step_loss import (
+    AnyBatch,
     AnyTrainer,
     Loss,
     StepResult,
@@ -59,20 +63,13 @@ class StepLeft(Exception):
 
 @dataclass(frozen=True)
 class _Work:
-    """What a step trains on."""
+    """What a step trains on. `rows`: those of rank 0. `longest`: length of the longest row, in
+    tokens. `referenced`: whether a row has log-probabilities of a reference."""
 
     rows: Sequence[Row]
     loss: Loss
-
-    @property
-    def longest(self) -> int:
-        """The length of the longest row, in tokens."""
-        return max((len(row.token_ids) for row in self.rows), default=0)
-
-    @property
-    def referenced(self) -> bool:
-        """Whether a row has log-probabilities of a reference."""
-        return any(row.reference is not None for row in self.rows)
+    longest: int
+    referenced: bool
 
 
 class DeepSpeedTrainer(AnyTrainer):
@@ -162,13 +159,14 @@ class DeepSpeedTrainer(AnyTrainer):
         return collectives.any_of(fact, self.device) if self.world > 1 else fact
 
     def step(self, rows: Sequence[Row], loss: Loss) -> StepResult:
-        """Makes one optimizer step on `rows`, divided among all ranks. If memory runs out, repeats
-        the step with a smaller token budget. Raises RestartNeeded if the step cannot be repeated.
-        Raises TrainingStopped if the budget cannot be lowered. Raises StepLeft if `leaves` returns
-        true on any rank. Raises UserError for a loss without parts."""
+        """Makes one optimizer step on rank 0's `rows`, divided among all ranks; the rows of other
+        ranks do not count. If memory runs out, repeats the step with a smaller token budget. Raises
+        RestartNeeded if the step cannot be repeated. Raises TrainingStopped if the budget cannot be
+        lowered. Raises StepLeft if `leaves` returns true on any rank. Raises UserError for a loss
+        without parts."""
         began = time.monotonic()
         self.spent.clear()
-        sums, halvings = self._accumulate(_Work(rows, loss))
+        sums, halvings = self._accumulate(self._work(rows, loss))
         part_norms = self._part_norms()
         heartbeat("the optimizer's update")
         with self._timed("update_s"):
@@ -185,42 +183,57 @@ class DeepSpeedTrainer(AnyTrainer):
             **part_norms,
             **self.spent,
         )
-        return StepResult(applied, metrics, halvings)
+        return StepResult(applied, metrics, halvings, reliance_of_retries(sums))
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
 
+    def answer(self, batch: AnyBatch, queries: Sequence[Query]) -> AnyBatch:
+        """Returns the batch with the answers of its queries, on rank 0. Collective."""
+        return batch.answered({**batch.answers, **self.answers(queries)})
+
     def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
-        """Answers queries, by their keys, in one pass without gradients, divided among all ranks.
-        The answers are equal on all ranks, which must ask the same. If memory runs out, repeats the
-        pass with a smaller token budget. Raises UserError, and what `step` raises. Collective."""
+        """Answers rank 0's queries, by their keys, in one pass without gradients, divided among all
+        ranks. The queries of other ranks do not count, and get no answer. If memory runs out,
+        repeats the pass with a smaller token budget. Raises UserError, and what `step` raises.
+        Collective."""
+        queries = queries if self.rank == 0 else ()
         check_tokens(
             ((f"query {query.key!r:.80}", query.token_ids) for query in queries), self.vocabulary
         )
         answers = Answers(queries, self.held, self.vocabulary)
-        while self.on_any_rank(self._out_of_memory(answers)):
-            self.budget = smaller_budget(self.budget, answers.longest)
+        facts = broadcast_facts(
+            {"longest": answers.longest, "passes": list(map(list, answers.passes))}, self.device
+        )
+        passes, longest = [(weights, top) for weights, top in facts["passes"]], facts["longest"]
+        while passes and self.on_any_rank(self._out_of_memory(answers, passes, longest)):
+            self.budget = smaller_budget(self.budget, longest)
             log.warning("out of memory: asking with %d tokens per micro-batch", self.budget)
-        if self.world > 1:
-            for part in answers.parts:
-                collectives.add_in_place(part, self.device)
         return answers.read()
 
-    def _out_of_memory(self, answers: Answers) -> bool:
-        """Computes this rank's part of the answers. Returns whether memory ran out."""
+    def _out_of_memory(self, answers: Answers, passes: Sequence[Pass], longest: int) -> bool:
+        """Computes this rank's part of rank 0's answers. Returns whether memory ran out."""
         lost = False
-
-        def score(weights: Weights, micro: MicroBatch, top: int) -> Scores | None:
-            nonlocal lost
-            self._beat("micro-batch of queries")
-            try:
-                return None if lost else self._scores(weights, micro, top)
-            except (RuntimeError, MemoryError) as error:
-                self._survive(error, answers.longest, stage=3)  # other ranks wait in the forward
-                lost = True
-                return None
-
-        answers.fill(score, self._cut, self.device)
+        for weights, top in passes:
+            share = self._shared(answers.passes.get((weights, top), ()))
+            for turn, own in enumerate(share):
+                self._beat("micro-batch of queries")
+                found = None if lost else self._try_scores(weights, own, top, longest)
+                lost = lost or found is None
+                for rows, each in share.all_found(turn, top, found):
+                    answers.keep(rows, each)
         return lost
+
+    def _try_scores(
+        self, weights: Weights, rows: Sequence[Row], top: int, longest: int
+    ) -> Found | None:
+        """Scores a micro-batch. Returns None if memory runs out. Raises RestartNeeded under ZeRO 3,
+        where the other ranks wait in the forward."""
+        try:
+            with torch.no_grad():
+                return found_in(rows, self._scores(weights, collate(rows, self.device), top))
+        except (RuntimeError, MemoryError) as error:
+            self._survive(error, longest, stage=3)
+        return None
 
     def _scores(self, weights: Weights, micro: MicroBatch, top: int) -> Scores:
         module = self.module
@@ -236,10 +249,9 @@ class DeepSpeedTrainer(AnyTrainer):
             scores: Scores = module(micro.nodes, micro.mask_BT, micro.temperatures_B, top)
             return scores
 
-    def _cut(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """Returns this rank's micro-batches of rows."""
-        shared = self.module.pack != "rows"
-        return micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
+    def _shared(self, rows: Sequence[Row]) -> SharedRows:
+        """Returns this rank's micro-batches of rank 0's rows. Collective."""
+        return SharedRows(rows, self.budget, self.device, shared=self.module.pack != "rows")
 
     def _beat(self, what: str) -> None:
         """Begins a micro-batch. Raises StepLeft if a rank was asked to end. Collective."""
@@ -248,6 +260,14 @@ class DeepSpeedTrainer(AnyTrainer):
             raise StepLeft
 
     # ── the step ────────────────────────────────────────────────────────────────────────
+
+    def _work(self, rows: Sequence[Row], loss: Loss) -> _Work:
+        """Tells every rank what it must know of rank 0's rows. Collective."""
+        facts = {
+            "longest": max((len(row.token_ids) for row in rows), default=0),
+            "referenced": any(row.reference is not None for row in rows),
+        }
+        return _Work(rows, loss, **broadcast_facts(facts, self.device))
 
     def check_weights(self, step: int, norm: float) -> None:
         """Raises TrainingStopped on every rank if a weight became NaN or larger than LARGEST.
@@ -284,7 +304,7 @@ class DeepSpeedTrainer(AnyTrainer):
     def _attempt(self, work: _Work) -> Sums:
         """Accumulates the gradients of all micro-batches. Returns sums over all ranks, for metrics.
         If memory runs out, continues with empty, poisoned micro-batches."""
-        mine = self._cut(work.rows)
+        mine = self._shared(work.rows)
         sums: Sums = {}
         lost = False
         if self.parts is not None:
@@ -298,8 +318,8 @@ class DeepSpeedTrainer(AnyTrainer):
                 added = self._micro_batch([], work, poisoned=True)  # collectives need all ranks
             for name, value in added.items():
                 sums[name] = sums.get(name, 0.0) + value
-        sums["out_of_memory"] = float(lost)
-        return collectives.added(sums, self.device) if self.world > 1 else sums
+        sums |= {"out_of_memory": float(lost), "cpu_s": cpu_seconds()}
+        return collectives.add(sums, self.device) if self.world > 1 else sums
 
     def _try_micro_batch(self, rows: Sequence[Row], work: _Work) -> Sums | None:
         """Returns a micro-batch's sums. If memory runs out, returns None under ZeRO 0 and 1, and

@@ -6,7 +6,7 @@ draw ─► queries ─► answers of the model ─► rows ─┬─► the ste
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -40,9 +40,13 @@ def make_rows(
     batch: AnyBatch,
     chat: Callable[[], ChatFormat] | None = None,
 ) -> DrawRows[AnyBatch]:
-    """Asks the model what the algorithm wants to know, and makes the rows, equal on all ranks.
-    `chat`: makes the model's chat format. Raises UserError for tokens outside the vocabulary and
-    for what the algorithm does wrong. Collective."""
+    """Asks the model what the algorithm wants to know, and makes the rows, on rank 0, which has the
+    batch. Other ranks help to answer, and get no rows. `chat`: makes the model's chat format.
+    Raises UserError for tokens outside the vocabulary and for what the algorithm does wrong.
+    Collective."""
+    if trainer.rank:
+        trainer.answers(())
+        return DrawRows(batch, [], {})
     began = time.monotonic()
     check_tokens(_sequences(batch), trainer.vocabulary)
     batch = replace(batch, chat=chat)
@@ -64,6 +68,11 @@ def make_rows(
 def _check(rows: object) -> None:
     if not isinstance(rows, list) or not all(isinstance(row, Row) for row in rows):
         raise UserError(f"returned {rows!r:.80}; it must return a list of r3l.algorithms.rows.Row")
+    # Here, since a loss that finds it would end one rank alone.
+    if any(row.mask[:1].any() for row in rows):
+        raise UserError(
+            "returned a row that trains its first token, which nothing predicts; mask it out"
+        )
 
 
 def _sequences(batch: Batch) -> Iterator[tuple[str, Int32]]:
@@ -100,12 +109,22 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     return metrics
 
 
-def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trains on each attempt that became a row."""
-    return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
+def trained_attempts(
+    rows: Iterable[Row], reliance: Mapping[tuple[str, str, int], float] | None = None
+) -> tuple[TrainedAttempt, ...]:
+    """Describes how a step trained on each attempt that became a row. `reliance`: of retries, as in
+    r3l.training.step_loss.StepResult."""
+    known = reliance or {}
+    return tuple(_trained(row, *row.source, known) for row in rows if row.source is not None)
 
 
-def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> TrainedAttempt:
+def _trained(
+    row: Row,
+    into: str,
+    group_id: str,
+    attempt: Trajectory,
+    reliance: Mapping[tuple[str, str, int], float],
+) -> TrainedAttempt:
     advantages, weights = row.advantages[row.mask], row.weights[row.mask]
     first = np.searchsorted(attempt.step_spans[:, 1], np.argmax(row.mask), side="right")
     return TrainedAttempt(
@@ -116,4 +135,5 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
         first_step=int(first),
         weight=float(weights.mean(dtype=np.float64)),
         by_token=bool((advantages != advantages[0]).any()),
+        reliance=reliance.get((into, group_id, attempt.slot)),
     )

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -20,9 +21,11 @@ from learner.warmup.recipe import (
     Recipe,
 )
 from r3l.errors import UserError
+from r3l.files.hub_data_set import is_name, rows
 from r3l.models.model_folder import UNFINISHED, user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.rollout.prompts import GuidanceText
+from r3l.run.downloads import fetched
 from r3l.run.process.command_line import echo
 from r3l.run.settings.learner import Compute
 from r3l.settings import yaml_text
@@ -48,11 +51,17 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     "--set", "options", multiple=True, help="an option of the environment, NAME=VALUE; repeatable"
 )
 @click.option(
-    "--data", type=Path, help='also learn JSON lines {"messages": [{"role": …, "content": …}]}'
+    "--data",
+    type=Path,
+    help='also learn JSON lines {"messages": [{"role": …, "content": …}]}: a file, a data set '
+    "of the hub, owner/name@split, or session traces",
 )
 @click.option(
-    "--model", help="model folder, GGUF file or smollm2 to continue from; unset: a tiny model"
+    "--model",
+    help="model folder, org/name[@revision], GGUF file or smollm2 to continue from; unset: a tiny "
+    "model",
 )
+@click.option("--yes", is_flag=True, help="download a model or data set of the hub without asking")
 @click.option(
     "--out",
     type=Path,
@@ -79,7 +88,13 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     "what to do about a chat template that removes earlier reasoning",
 )
 def warmup_command(
-    envs: tuple[str, ...], options: tuple[str, ...], model: str | None, out: Path, **settings: Any
+    envs: tuple[str, ...],
+    options: tuple[str, ...],
+    model: str | None,
+    out: Path,
+    *,
+    yes: bool,
+    **settings: Any,
 ) -> None:
     """Teach a policy to act, to reflect and to follow advice: from demonstrations of environments,
     from your own conversations, or from both.
@@ -92,7 +107,13 @@ def warmup_command(
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
         raise UserError(f"--out {out}: already exists; name a new folder")
-    recipe = Recipe(envs, model, _options(envs, options), **settings).resolved()
+    given = _options(envs, options)
+    recipe = fetched(Recipe(envs, model, given, **settings).resolved, yes=yes)
+    if is_name(str(recipe.data)):
+        fetched(lambda: rows(str(recipe.data)), yes=yes)
+    for env in envs:
+        if env in registry.MATHEMATICS:  # whose problems are data sets of the hub
+            fetched(partial(registry.tasks, env, given, "warmup", 1), yes=yes)
     if warning := recipe.warning():
         echo(f"warmup: {warning}", err=True)
     try:

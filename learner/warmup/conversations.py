@@ -277,7 +277,7 @@ def _check_order(messages: Sequence[Message]) -> None:
             open_calls = [call["id"] for call in message.fields.get("tool_calls", ())]
         elif open_calls:
             raise ValueError(
-                f"{where}: the result of the call {open_calls[0]} is missing before it"
+                f"{where}: the result of the call {open_calls[0]} is missing; it must come before"
             )
         else:
             raise ValueError(f"{where}: {_TURNS}")

@@ -27,6 +27,8 @@ from envs.base import Demonstrating, Skill
 from envs.demonstrations import demonstrating
 from learner.warmup.conversations import Conversation, read_row
 from r3l.errors import UserError
+from r3l.files.hub_data_set import is_name
+from r3l.files.hub_data_set import rows as hub_rows
 from r3l.files.user_file import numbered_lines
 from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import reflection
@@ -35,6 +37,7 @@ from r3l.rollout.attempt import Attempt, Tokens, branch, play, start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.rollout.prompts import GuidanceText, Prompts
+from r3l.views.session_trace import demonstration, is_trace, read_sessions
 
 
 @dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
@@ -184,24 +187,39 @@ def reply(chat: ChatFormat, text: str) -> Sample:
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Makes a lesson from each line of a file. Raises UserError if the file is empty, a line is
-    malformed or a conversation exceeds `context_length`."""
+    """Makes a lesson from each line of a file, each row of a data set of the hub, or each session
+    of a file or folder of traces. Raises UserError if it is empty, a line is malformed or a
+    conversation exceeds `context_length`."""
     lessons = []
-    for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
+    for place, line in _rows(file):
         try:
-            row = read_row(json.loads(line), chat.special.in_reply)
+            whole = json.loads(line) if isinstance(line, str) else line
+            row = read_row(whole, chat.special.in_reply)
             lesson = Lesson("data", *_arrays(_of_row(row, chat)))
         except (ValueError, RecursionError, UserError) as error:
-            raise UserError(f"--data {file}: line {number}: {error!s:.300}") from None
+            raise UserError(f"--data {file}: {place}: {error!s:.300}") from None
         if (length := len(lesson.token_ids)) > context_length:
             raise UserError(
-                f"--data {file}: line {number}: has {length} tokens, more than the model's context "
-                f"of {context_length}; shorten or remove it"
+                f"--data {file}: {place}: has {length} tokens, more than the model's context of "
+                f"{context_length}; shorten or remove it"
             )
         lessons.append(lesson)
     if not lessons:
         raise UserError(f"--data {file}: has no conversations")
     return lessons
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yields each line, row or session with its place. A line is text, the others are objects."""
+    if is_name(str(file)):
+        yield from ((f"row {n}", row) for n, row in enumerate(hub_rows(str(file)), 1))
+    elif is_trace(file):
+        for session in read_sessions(file):
+            if (row := demonstration(session)) is not None:
+                yield str(session.where), row
+    else:
+        lines = numbered_lines(file, f"--data {file}", "give a file of JSON lines")
+        yield from ((f"line {number}", line) for number, line in lines)
 
 
 def shuffled(lessons: Sequence[Lesson], rng: random.Random) -> Iterator[Lesson]:

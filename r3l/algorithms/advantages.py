@@ -65,12 +65,16 @@ def amplified(
     return np.where(values == best, top, amplified_s)
 
 
+def mean(rewards: npt.ArrayLike) -> float:
+    """Computes the mean reward, rounded once; exactly the reward that all have."""
+    values = checked_rewards(rewards)
+    return float(values[0]) if values.min() == values.max() else math.fsum(values) / values.size
+
+
 def centered(rewards: npt.ArrayLike) -> Float64:
     """Computes s = R − mean, float64 [G]; exactly 0 if all rewards are equal."""
     values = checked_rewards(rewards)
-    if values.min() == values.max():
-        return np.zeros_like(values)
-    return values - math.fsum(values) / values.size
+    return values - mean(values)
 
 
 def leave_one_out(rewards: npt.ArrayLike) -> Float64:

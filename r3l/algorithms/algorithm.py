@@ -48,8 +48,8 @@ class Algorithm(Section):
         8,
         ge=1,
         le=1024,
-        description="N: base attempts of a group; r3l: N/2 and up to N/2 retries; reflect_grpo: N "
-        "and up to N/2 retries; critique_grpo: N and up to N retries",
+        description="N: base attempts of a group; r3l, rltf, hill: N/2 and up to N/2 retries; "
+        "reflect_grpo: N and up to N/2 retries; critique_grpo: N and up to N retries",
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
@@ -65,7 +65,7 @@ class Algorithm(Section):
     # ── the service ─────────────────────────────────────────────────────────────────────
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
-        """Returns what the next group is to be."""
+        """Returns the plan of the next group."""
         return GroupPlan(self.group_size)
 
     def admits(self, group: GroupFacts) -> str:
@@ -134,6 +134,12 @@ class Algorithm(Section):
         """The setting with which attempts begin with a context; "" if they do not. An agent's
         attempts cannot read one, so that a run with agents is refused."""
         return ""
+
+    @property
+    def repeats_prefixes(self) -> bool:
+        """Whether most rows repeat a prefix of another row. A run with padded rows, which compute
+        it each time, is then refused."""
+        return False
 
     # ── what the defaults are made of ───────────────────────────────────────────────────
 

@@ -33,7 +33,8 @@ class Batch:
     `weights`: importance weight w_g of each group, by default 1. `recalled`: stored attempts that
     join the groups. `replayed`: ids of groups that an earlier step trained on. `version`: the
     version of the learner's weights, None if unknown. `answers`: what the queries found, by key
-    (r3l.algorithms.queries). `chat`: makes the chat format of the trained model.
+    (r3l.algorithms.queries). `chat`: makes the chat format of the trained model. `memo`: what an
+    algorithm keeps between `queries` and `rows`, by names of its own; a function of the groups.
     """
 
     groups: Sequence[Group]
@@ -43,6 +44,7 @@ class Batch:
     version: int | None = None
     answers: Mapping[Hashable, Any] = field(default_factory=dict)
     chat: Callable[[], ChatFormat] | None = None
+    memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def answered(self, answers: Mapping[Hashable, Any]) -> Self:
         """Returns the batch with the answers of its queries."""
@@ -62,7 +64,7 @@ class Batch:
         if not any(map(which, self.groups)):
             return self
         groups = [_as_read(group) if which(group) else group for group in self.groups]
-        return replace(self, groups=groups)
+        return replace(self, groups=groups, memo={})
 
     def weight(self, number: int) -> float:
         """Returns w_g of group `number`."""

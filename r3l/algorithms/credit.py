@@ -81,7 +81,11 @@ def lengths(
 
 
 def token_weights(
-    normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
+    normalize: Normalize,
+    lengths: Sequence[int],
+    groups: Sequence[object] = (),
+    *,
+    among: tuple[Sequence[int], Sequence[object]] | None = None,
 ) -> list[float]:
     """Returns c_i, the weight of each trained token of trajectory i. There are R trajectories and M
     groups. |τ_i| is `lengths[i]`, and |G_i| the size of group `groups[i]`.
@@ -92,16 +96,21 @@ def token_weights(
         sum                    1 / R                       the mean over trajectories of Σ_t
 
     A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" reads `groups`.
+    `among`: lengths and groups of the trajectories that R, M, |G_i| and Σ_j |τ_j| count, if these
+    are others.
     """
+    counted, members = among or (lengths, groups)
     if normalize == "group":
-        sizes = Counter(groups)
-        pairs = zip(groups, lengths, strict=True)
-        return [1.0 / (len(sizes) * sizes[g] * length) if length else 0.0 for g, length in pairs]
+        sizes = Counter(members)
+        whole = [max(len(sizes) * sizes[group], 1) for group in groups]
+        pairs = zip(whole, lengths, strict=True)
+        return [1.0 / (size * length) if length else 0.0 for size, length in pairs]
     if normalize == "token":
-        return [1.0 / max(sum(lengths), 1)] * len(lengths)
+        return [1.0 / max(sum(counted), 1)] * len(lengths)
+    count = max(len(counted), 1)
     if normalize == "sum":
-        return [1.0 / max(len(lengths), 1)] * len(lengths)
-    return [1.0 / (len(lengths) * length) if length else 0.0 for length in lengths]
+        return [1.0 / count] * len(lengths)
+    return [1.0 / (count * length) if length else 0.0 for length in lengths]
 
 
 def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:

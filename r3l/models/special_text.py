@@ -83,7 +83,8 @@ class SpecialText:
         return made[0]
 
     def _marked_key(self, key: Any, pattern: _Pattern) -> Any:
-        """Marks a name that an agent made up. A template may look for one that is a word."""
+        """Marks a name that an agent made up. Leaves words alone, since a template may look for
+        them."""
         is_word = not isinstance(key, str) or key.isidentifier()
         return key if is_word else self._marked_text(key, pattern)
 

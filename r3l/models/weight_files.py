@@ -47,22 +47,24 @@ def check_weights(folder: Path, called: str) -> None:
 
 def check_trainable(folder: Path, called: str) -> None:
     """Raises UserError if the weights are quantized, since the learner cannot train them."""
-    kind = _quantized(_settings(folder))
+    kind = quantization(_settings(folder))
     other = next(
         (f for f in ("quantize_config.json", "hf_quant_config.json") if (folder / f).is_file()), ""
     )
     files = sorted(folder.glob("*.safetensors"))
     small = next(filter(None, (_fewer_bits(_header(file, called)) for file in files)), "")
-    named = (
-        f"quantization_config: {_method(kind)}"
-        if kind
-        else other or (small and f"numbers of {small}")
-    )
+    named = kind or other or (small and f"numbers of {small}")
     if named:
         raise UserError(
             f"{called}: its weights are quantized ({named}), and the learner cannot train such "
             "weights; give the model that it was made of, in bfloat16 or float32"
         )
+
+
+def quantization(settings: Mapping[str, Any]) -> str:
+    """Returns the method by which config.json says that weights are quantized, or ""."""
+    kind = _quantized(settings)
+    return f"quantization_config: {_method(kind)}" if kind else ""
 
 
 def _quantized(settings: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ messages of a chat, reward ─────────────► imported_c
 attempts of another run ──────────────────────► as_imported ┴─► insert (buffer.groups.insertion)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from r3l.errors import RecordError
 from r3l.records.groups import ReflectionRecord, SlotResult
 from r3l.records.trajectory import Trajectory
+from r3l.text import plain
 
 ELSEWHERE = -1
 """The policy version of what no learner of this run made."""
+UNLIMITED = 1 << 40  # bytes of a text; what a whole group may have is checked when it is inserted
 RULE = "messages are an optional system message, then user and assistant by turns, as role, content"
 
 
@@ -51,14 +53,23 @@ def imported_attempt(
     `actions` (K) and `observations` (K + 1) are only shown. `more`: fields of Trajectory. Raises
     RecordError if lengths differ, or if a value cannot be.
     """
-    if not source:
+    if not isinstance(source, str) or not source:
         raise RecordError(
-            "an imported attempt has no source; say where it comes from", field="source"
+            f"the source of an imported attempt must be non-empty text, not {source!r:.80}; say in "
+            "a few words where the attempt comes from",
+            field="source",
         )
+    for name, text in (("source", source), ("system", system)):
+        _text(name, text)
     ids, edges = _whole("token_ids", token_ids, 1), _whole("spans", spans, 2)
     steps = len(edges)
     if edges.shape != (steps, 2):
         raise RecordError(f"spans {spans!r:.80}: each must be (start, end)", field="step_spans")
+    if (edges[:, 0] == edges[:, 1]).all():
+        raise RecordError(
+            f"spans {spans!r:.80}: no response has a token, so there is nothing to learn from",
+            field="step_spans",
+        )
     nowhere = np.full(steps, ELSEWHERE, np.int32)
     fields: dict[str, Any] = {
         "slot": 0,
@@ -71,10 +82,10 @@ def imported_attempt(
         token_ids=ids,
         logprobs=np.zeros(len(ids), np.float32),
         step_spans=edges,
-        reward=float(reward),
+        reward=_reward(reward),
         system=system,
-        observations=tuple(("",) * (steps + 1) if observations is None else observations),
-        actions=tuple(("",) * steps if actions is None else actions),
+        observations=_texts("observations", observations, steps + 1),
+        actions=_texts("actions", actions, steps),
         source=source,
     )
     return silent if logprobs is None else _with_logprobs(silent, logprobs)
@@ -88,6 +99,8 @@ def imported_chat(
     log-probabilities are unknown. `chat`: that of the run's model. `messages`: mappings with `role`
     and `content`. Raises RecordError if they are not a system message, which may be missing, and
     then user and assistant by turns."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise RecordError(f"messages {messages!r:.80}: {RULE}", field="messages")
     turns = [_checked(message) for message in messages]
     system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ""
     roles = [role for role, _ in turns]
@@ -146,7 +159,12 @@ def _elsewhere(attempt: Trajectory, source: str) -> Trajectory:
 
 
 def _with_logprobs(attempt: Trajectory, logprobs: Sequence[float]) -> Trajectory:
-    given, mask = np.asarray(logprobs, np.float32), attempt.response_mask
+    try:
+        given, mask = np.array(logprobs, np.float32), attempt.response_mask
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(
+            f"logprobs {logprobs!r:.80}: must be numbers ({error!s:.80})", field="logprobs"
+        ) from None
     if given.shape == (int(mask.sum()),):
         whole = np.zeros(len(mask), np.float32)
         whole[mask] = given
@@ -173,8 +191,48 @@ def _whole(name: str, values: Any, dimensions: int) -> Any:
     return exact
 
 
+def _reward(value: Any) -> float:
+    """Returns a number as a float. Raises RecordError for text and anything else."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError("text")
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise RecordError(f"reward {value!r:.80}: must be a number", field="reward") from None
+
+
+def _texts(name: str, values: Any, count: int) -> tuple[str, ...]:
+    """Returns texts, `count` empty ones by default. Raises RecordError for anything else."""
+    if values is None:
+        return ("",) * count
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise RecordError(f"{name} {values!r:.80}: must be a list of texts", field=name)
+    if wrong := [each for each in values if not isinstance(each, str)]:
+        raise RecordError(f"{name}: {wrong[0]!r:.80} is no text", field=name)
+    return tuple(_text(name, each) for each in values)
+
+
+def _text(name: str, value: str) -> str:
+    """Returns a text. Raises RecordError if it cannot be stored."""
+    try:
+        return plain(value, name, limit=UNLIMITED)
+    except ValueError as error:
+        raise RecordError(str(error), field=name) from None
+
+
 def _checked(message: Mapping[str, str]) -> tuple[str, str]:
+    """Returns role and content of a message. Raises RecordError, also for what would be lost."""
+    if not isinstance(message, Mapping):
+        raise RecordError(f"message {message!r:.80}: {RULE}", field="messages")
     role, text = (message.get(key) for key in ("role", "content"))
     if not isinstance(role, str) or not isinstance(text, str):
         raise RecordError(f"message {message!r:.80}: {RULE}", field="messages")
+    _text("a message", text)
+    for key, value in message.items():
+        if key not in ("role", "content") and value:
+            raise RecordError(
+                f"message {message!r:.80}: its {key} would be lost; write it into the content as "
+                "the model writes it, or leave it out",
+                field="messages",
+            )
     return role, text

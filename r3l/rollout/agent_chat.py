@@ -286,8 +286,8 @@ def _short_id(call_id: str) -> str:
 
 
 def plain_arguments(text: str) -> Any:
-    """Parses a tool call's arguments. If `text` is not a JSON object, or holds half a surrogate
-    pair, which is in no token, returns it unchanged."""
+    """Parses a tool call's arguments. Returns `text` unchanged if it is not a JSON object, or if it
+    holds half a surrogate pair, which no token has."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()

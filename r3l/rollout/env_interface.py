@@ -1,7 +1,7 @@
 """The interfaces of environments. In some environments, an agent plays the attempts."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,12 +16,46 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 """(observation, reward, terminated, truncated, info)."""
 
 
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _all_text(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+COUNT = "a whole number, 1 or more"
+KINDS = ("exact", "canonical", "no")
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: isinstance(value, str) and bool(value), "text that is not empty"),
+    "system_prompt": (lambda value: isinstance(value, str), "text"),
+    "max_steps": (_counts, COUNT),
+    "max_response_tokens": (_counts, COUNT),
+    "success_threshold": (
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+        "a number",
+    ),
+    "deterministic": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
+    "sessions": (lambda value: value is None or _counts(value), f"None, or {COUNT}"),
+    "stop": (
+        lambda value: isinstance(value, list | tuple) and _all_text(value) and all(value),
+        "a list of texts, none of them empty",
+    ),
+    "prompts": (
+        lambda value: isinstance(value, dict) and _all_text([*value, *value.values()]),
+        "texts by name",
+    ),
+}
+"""What each field of an EnvSpec must be."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
-    """An environment's description of itself.
+    """An environment's description of itself. Raises UserError for a value of the wrong type, or
+    outside its limits.
 
-    `success_threshold`: the least reward of a full success. Recorded rewards are divided by it.
-    Raises UserError unless the threshold is positive and finite.
+    `success_threshold`: the least reward of a full success, positive and finite. Recorded rewards
+    are divided by it.
     `deterministic`: what repeats with the same seed and actions: "exact" (every byte), "canonical"
     (the words, in any order) or "no" (nothing).
     `sessions`: how many instances one process may hold at once (None: no limit). Set 1 if the
@@ -46,6 +80,11 @@ class EnvSpec:
                 object.__setattr__(self, name, plain_value(value, name))
         except ValueError as error:
             raise UserError(f"env {self.name}: its spec: {error}") from None
+        for name, (holds, rule) in RULES.items():
+            if not holds(value := getattr(self, name)):
+                raise UserError(
+                    f"env {self.name}: its spec: {name} is {value!r:.80}; it must be {rule}"
+                )
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "

@@ -146,7 +146,7 @@ class Exploration:
         async with self._turn(slot):
             if (stored := self.results.get(slot)) is not None:
                 return stored.trajectory
-            return await self._resolved(slot, -1, self._play(slot, context, start, retried))
+            return await self._settle(slot, -1, self._play(slot, context, start, retried))
 
     async def retry(
         self, slot: int, *, of: int, pivot: int, guidance: str = "", reflection: str = ""
@@ -166,7 +166,7 @@ class Exploration:
             if reflection and reflection not in self.reflections:
                 raise PlanError(f"reflection {reflection[:80]!r}: no answer of this group has it")
             again = Retry(base, pivot, guidance, of, reflection=reflection)
-            return await self._resolved(slot, of, self._attempt(slot, again, base.temperature))
+            return await self._settle(slot, of, self._attempt(slot, again, base.temperature))
 
     async def ask(
         self,
@@ -280,7 +280,7 @@ class Exploration:
                 raise PlanError(f"{key}: the exploration of this group has ended")
             yield
 
-    async def _resolved(
+    async def _settle(
         self, slot: int, of: int, attempt: Coroutine[Any, Any, Trajectory]
     ) -> Trajectory | None:
         """Plays an attempt and stores it. If it fails, only its slot fails."""

@@ -66,6 +66,9 @@ class ActorMetrics:
     )
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")
     cached_tokens: int = _total("actor/cached_tokens", "tokens", "of prompts in the prefix cache")
+    gpus: int = _gauge("actor/gpus", "GPUs", "of the engines", combine="sum")
+    cpu_s: float = _total("actor/cpu_s", "s", "CPU time, engines and environments included")
+    gpu_s: float = _total("actor/gpu_s", "s", "GPUs of the engines, each while its actor ran")
     special_texts: int = _total(
         "actor/special_texts",
         "texts",
@@ -82,7 +85,8 @@ class ActorMetrics:
         "actor/partial_<count>",
         "1",
         "of attempts that another actor or a killed agent left: continued, their tokens, "
-        "dropped (the environment did not replay them); refused: progress that was not put",
+        "dropped (the environment did not replay them); refused: progress that was not put; "
+        "resent: progress sent whole, since the buffer lacked what it adds to",
     )
     lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")
     put_conflicts: int = _total(
@@ -104,14 +108,28 @@ class ActorMetrics:
     agent: Counter[str] = _total(
         "agent/<count>",
         "1",
-        "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
-        "rendered whole again), tool_parse_failed (replies whose tool call or reasoning stayed "
-        "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
+        "of agents: attempts, calls, conversations (those that are trained), rebased "
+        "(conversations rendered whole again), with_tools (calls that offer tools), tools_called "
+        "(replies that call a tool), tool_parse_failed (replies whose tool call or reasoning "
+        "stayed text), taped (calls answered from a tape), diverged (retries), restarts (retries "
         "from the start), killed (agents that were started once more), restored (worlds put "
         "back at a retry's step), snapshot_failed, restore_failed, unknown_fields (of requests, "
         "named in the log and not followed), grammar_refused (requests whose schema the engine "
         "cannot follow), refused (requests that got an error), connections_closed (broken, silent, "
-        "or too many)",
+        "or too many), second_models (attempts that ask for a second model of which "
+        "actor.agent.models says nothing), shapes_asked (calls whose reply may be trained that ask "
+        "for a shape or force a tool call), shapes_missed (those that needed a grammar)",
+    )
+    tokens: Counter[str] = _total(
+        "agent/tokens_<what>",
+        "tokens",
+        "of recorded attempts, evaluations too: sampled; trained; untrained_<why>: grammar (it "
+        "shaped the reply), missed (a free reply that did not fit its request), asked "
+        "(policy-untrained), unseen (the agent did not receive the reply), side (not in the main "
+        "conversation)",
+    )
+    asked: Counter[str] = _total(
+        "agent/asked_<model>", "calls", "to the policy, by the name of the model in the request"
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")

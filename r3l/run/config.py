@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from r3l.algorithms.r3l import R3L
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
+from r3l.algorithms.shared.re_reading import ReReading
 from r3l.errors import UserError
 from r3l.files import user_file
 from r3l.files.checksums import check_text
@@ -21,6 +22,7 @@ from r3l.run.evaluation_keys import number_text
 from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.buffer import BufferConfig
+from r3l.run.settings.costs import BudgetConfig, CostConfig
 from r3l.run.settings.environment import EnvConfig, by_agent
 from r3l.run.settings.evaluation import EvalConfig
 from r3l.run.settings.learner import ADAPTERS_LR, LearnerConfig
@@ -39,7 +41,8 @@ class RunConfig(Section):
 
     model: str = Field(
         "builtin",
-        description="model folder, GGUF file, smollm2, or builtin (the shipped tiny policy)",
+        description="model folder, name on Hugging Face's hub (org/name[@revision]), GGUF file, "
+        "smollm2, or builtin (the shipped tiny policy)",
     )
     seed: int = Field(
         0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
@@ -55,6 +58,8 @@ class RunConfig(Section):
     buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
+    cost: CostConfig = Field(default_factory=lambda: CostConfig())
+    budget: BudgetConfig = Field(default_factory=lambda: BudgetConfig())
 
     def for_evaluation(self, temperature: float | None = None) -> Self:
         """Returns a copy of these settings with the sampling temperature of an evaluation. Without
@@ -83,6 +88,24 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _agents_are_not_read_again(self) -> Self:
+        if self.env.has_agents and isinstance(self.algorithm, ReReading):
+            raise ValueError(
+                f"algorithm={self.algorithm.name}: reads attempts again with advice, which cannot "
+                "be put into the conversations of an agent; choose another algorithm"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _repeated_prefixes_are_shared(self) -> Self:
+        if self.learner.pack == "rows" and self.algorithm.repeats_prefixes:
+            raise ValueError(
+                f"learner.pack=rows: {self.algorithm.name} makes many rows of each attempt, and "
+                "each row would compute their common prefix again; set learner.pack=auto"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keys_stay_or_are_encrypted(self) -> Self:
         for env in self.env.each():
             command = str(env.options.get("command", ""))
@@ -96,12 +119,21 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _an_amount_has_a_price(self) -> Self:
+        if self.budget.amount is not None and not self.cost.priced:
+            raise ValueError(
+                f"budget.amount {self.budget.amount:g}: every price is 0, so it would never be "
+                "used up; set cost.per_gpu_hour, cost.per_cpu_hour or cost.per_million_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _staleness_reaches_sync(self) -> Self:
-        if self.buffer.max_staleness < self.learner.sync_every - 1:
+        if self.buffer.max_staleness < self.learner.publish_every - 1:
             raise ValueError(
                 f"buffer.max_staleness {self.buffer.max_staleness} is less than "
-                f"learner.sync_every - 1 = {self.learner.sync_every - 1}: groups would be stale "
-                "before they can be drawn; raise max_staleness or lower sync_every"
+                f"learner.publish_every - 1 = {self.learner.publish_every - 1}: groups would be "
+                "stale before they can be drawn; raise max_staleness or lower publish_every"
             )
         return self
 

@@ -82,6 +82,8 @@ SYNONYMS = {
     "epsilon": "algorithm.clip",
     "clip_range": "algorithm.clip",
     "clip_ratio": "algorithm.clip",
+    "sync_every": "learner.publish_every",
+    "sync_interval": "learner.publish_every",
     "off_policy": "buffer.max_staleness",
     "staleness": "buffer.max_staleness",
     "eval_every": "eval.every",
@@ -145,10 +147,23 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
     return f"config {key or 'file'}: {rule or first['msg']}, not {given}"
 
 
+def setting_called(name: str, root: type[BaseModel]) -> str:
+    """Returns the key of the setting that the user, or another system, calls `name`; "" if there is
+    none, or if several sections have it. An option's dashes are ignored."""
+    word = name.strip("-").lower().replace("-", "_")
+    keys = set(all_keys(root))
+    sections = {key.rpartition(".")[0] for key in keys}
+    own = [key for key in keys - sections if key.rpartition(".")[2] == word]
+    meant = SYNONYMS.get(word, "")
+    return own[0] if len(own) == 1 else meant if meant in keys else ""
+
+
 def _of_other_systems(name: str, keys: Sequence[str]) -> str:
-    """Suggests the setting that other systems call `name`; "" if there is none."""
-    meant = SYNONYMS.get(name.lower().replace("-", "_"))
-    return f" (did you mean {meant}?)" if meant in keys else ""
+    """Suggests the setting that other systems call `name`; "" if there is none. `keys`: of all
+    sections, or of the one that has the setting."""
+    meant = SYNONYMS.get(name.lower().replace("-", "_"), "")
+    found = next((key for key in (meant, meant.rpartition(".")[2]) if key in keys), "")
+    return f" (did you mean {found}?)" if found else ""
 
 
 def shown(value: Any) -> str:

@@ -6,6 +6,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
+from r3l.errors import UserError
+from r3l.settings.error_text import one_line
+
 LONGEST_S = 1e9  # limit of settings that are times
 
 
@@ -15,6 +18,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def __init__(self, **given: Any) -> None:
+        """Raises a one-line UserError for an unknown setting or a bad value."""
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise UserError(one_line(type(self), error)) from None
+
+    # As for pydantic's own `__init__`: `model_validate` goes on without it and knows every place.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @model_validator(mode="before")
     @classmethod
     def _in_full(cls, value: Any) -> Any:
@@ -22,17 +35,23 @@ class Section(BaseModel):
             return value
         value = in_full(value)
         if isinstance(value, Mapping):
-            cls._refuse_words(value)
+            cls._refuse_mistaken(value)
         return value
 
     @classmethod
-    def _refuse_words(cls, given: Mapping[str, Any]) -> None:
-        """Refuses a word such as `no` for true or false. It is text in YAML 1.2."""
+    def _refuse_mistaken(cls, given: Mapping[str, Any]) -> None:
+        """Refuses a word such as `no` for true or false, which is text in YAML 1.2, and true or
+        false for a number, which pydantic would take for 1 or 0."""
         for name, field in cls.model_fields.items():
-            words = isinstance(value := given.get(name), str)
-            if words and bool in (field.annotation, *get_args(field.annotation)):
-                wrong = InitErrorDetails(type="bool_type", loc=(name,), input=value)
-                raise ValidationError.from_exception_data(cls.__name__, [wrong])
+            kinds, value = {field.annotation, *get_args(field.annotation)}, given.get(name)
+            if isinstance(value, str) and bool in kinds:
+                kind = "bool_type"
+            elif isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+                kind = "int_type" if int in kinds else "float_type"
+            else:
+                continue
+            wrong = InitErrorDetails(type=kind, loc=(name,), input=value)
+            raise ValidationError.from_exception_data(cls.__name__, [wrong])
 
 
 def without_words(tree: dict[str, Any]) -> dict[str, Any]:

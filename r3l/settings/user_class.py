@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ LIBRARIES = tuple(
 )
 BEGINNING = 60  # characters of a text that is not JSON
 PREFIX = "r3l_user_"  # of the names of users' modules
+READ = "__r3l_read__"  # attribute of a user's module: when its file had been changed last, in ns
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
@@ -45,6 +47,14 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
     return kind
 
 
+class _Source(SourceFileLoader):
+    """Reads the file and never its cached bytecode: a program that edits a setting in the file and
+    starts a run within the same second would get the former one."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def module(what: str, path: Path) -> object:
     """Imports a file as a module, once. Raises UserError, which begins with `what`, if the file is
     missing or its code raises."""
@@ -54,9 +64,11 @@ def module(what: str, path: Path) -> object:
         return known
     if not path.is_file():
         raise UserError(f"{what}: file {path} does not exist")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py file has both
+    loader = _Source(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None and spec.loader is not None  # it was given
     sys.modules[name] = made = importlib.util.module_from_spec(spec)
+    setattr(made, READ, path.stat().st_mtime_ns)
     try:
         with errors_named(f"{what}: importing it"):
             spec.loader.exec_module(made)
@@ -76,12 +88,12 @@ def errors_named(what: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except UserError as error:
-        place = _place(error)
+        place = place_of(error)
         if not place or place in str(error):
             raise
         raise type(error)(f"{error} ({place})", **error.facts) from error
     except BaseException as error:
-        place = _place(error)
+        place = place_of(error)
         reason = " ".join(str(error).split())[:300]
         if isinstance(error, SyntaxError):
             reason = str(error.msg)  # its text repeats the place
@@ -89,14 +101,24 @@ def errors_named(what: str) -> Iterator[None]:
         raise UserError(said + (f" ({place})" if place else "")) from error
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Returns FILE:LINE of the innermost code of the user's own; "" if none was running."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _of_user(Path(frame.filename)):
-            return f"{frame.filename}:{frame.lineno}"
+            return f"{frame.filename}:{frame.lineno}{_edited(Path(frame.filename))}"
     return ""
+
+
+def _edited(file: Path) -> str:
+    """Returns a warning if a user's file was changed after it was imported, since line numbers may
+    be wrong."""
+    made = sys.modules.get(f"{PREFIX}{file.stem}")
+    if getattr(made, "__file__", None) != str(file):
+        return ""
+    is_other = getattr(made, READ, None) != file.stat().st_mtime_ns
+    return ", as it was before it was edited" if is_other else ""
 
 
 def _of_user(file: Path) -> bool:

@@ -1,30 +1,42 @@
 """Answers queries about token sequences (r3l.algorithms.queries), without gradients.
 
-    queries ─► one pass for each kind of weights ─► micro-batches, shared among the ranks
-                                                          │ each rank fills in its part
-    answers, equal on all ranks ◄── added over the ranks ◄┘
+    queries ─► one pass for each kind of weights ─► micro-batches ─► scores, perhaps of other ranks
+                                                                       │
+    answers ◄── the masked tokens of each row ◄────────────────────────┘
 
-Axes: B rows, T positions, K masked tokens of all queries, k likeliest tokens.
+Axes: B rows, T positions, M masked tokens of some rows, k likeliest tokens.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from r3l.algorithms.queries import Answer, Query, TopK, Weights
 from r3l.algorithms.rows import Row
 from r3l.errors import UserError
+from r3l.records import Float32, Int32
 from r3l.training.micro_batch import MicroBatch, collate
 from r3l.training.model import Scores
 
-Score = Callable[[Weights, MicroBatch, int], Scores | None]
-"""Scores the tokens of a micro-batch and the `top` likeliest ones under some weights. None if this
-rank cannot."""
-Cut = Callable[[Sequence[Row]], list[list[Row]]]
-"""Returns this rank's micro-batches of rows, as many as every other rank has."""
+Pass = tuple[Weights, int]
+"""The weights under which a pass reads, and how many of the likeliest tokens it finds."""
+Score = Callable[[Weights, MicroBatch, int], Scores]
+"""Scores the tokens of a micro-batch and the `top` likeliest ones under some weights."""
+Cut = Callable[[Sequence[Row]], Iterable[list[Row]]]
+"""Returns micro-batches of rows."""
+
+
+class Found(NamedTuple):
+    """What one micro-batch tells of its masked tokens: float32 [M], float32 [M], int32 [M, k],
+    float32 [M, k]."""
+
+    logprobs_M: Float32
+    entropy_M: Float32
+    ids_Mk: Int32
+    tops_Mk: Float32
 
 
 @dataclass(frozen=True)
@@ -35,77 +47,75 @@ class _Asked(Row):
 
 
 class Answers:
-    """Answers of queries, in parts: `fill` computes those of this rank, the caller adds the
-    `parts` of all ranks, and `read` returns the answers."""
+    """The answers of queries. `keep` puts in what was found for some rows of a pass, which need not
+    have been computed by this process."""
 
     def __init__(
         self, queries: Sequence[Query], held: Collection[Weights], vocabulary: int | None
     ) -> None:
         """Raises UserError if a query has wrong arrays or asks for weights that are not `held`."""
+        _check(queries, held, vocabulary)
+        self._answers: list[Answer] = [_nothing(query) for query in queries]
         self.queries = list(queries)
-        _check(self.queries, held, vocabulary)
-        sizes = [int(query.mask.sum()) for query in self.queries]
-        tops = [size * query.k for size, query in zip(sizes, self.queries, strict=True)]
-        numbers = [top or size for size, top in zip(sizes, tops, strict=True)]
-        self._places = np.concatenate([[0], np.cumsum(numbers, dtype=np.int64)])
-        self._id_places = np.concatenate([[0], np.cumsum(tops, dtype=np.int64)])
-        self.numbers_K = np.zeros(self._places[-1], np.float32)
-        self.ids_K = np.zeros(self._id_places[-1], np.int32)
-        self._passes: dict[tuple[Weights, int], list[Row]] = {}
-        for number, query in enumerate(self.queries):
-            if sizes[number]:
-                self._passes.setdefault((query.weights, query.k), []).append(_row(query, number))
+        self.passes: dict[Pass, list[Row]] = {}
+        for number, query in enumerate(queries):
+            if query.mask.any():
+                kind = query.weights, int(query.k)
+                self.passes.setdefault(kind, []).append(_row(query, number))
 
     @property
     def longest(self) -> int:
         """The length of the longest sequence that is read, in tokens."""
-        return max(
-            (len(row.token_ids) for rows in self._passes.values() for row in rows), default=0
-        )
-
-    @property
-    def parts(self) -> list[Tensor]:
-        """The arrays that hold this rank's answers, with 0 for those of others."""
-        return [torch.from_numpy(part) for part in (self.numbers_K, self.ids_K)]
+        return max((len(row.token_ids) for rows in self.passes.values() for row in rows), default=0)
 
     @torch.no_grad()
     def fill(self, score: Score, cut: Cut, device: torch.device) -> None:
-        """Computes this rank's answers. All ranks call `score` equally often."""
-        self.numbers_K[:], self.ids_K[:] = 0.0, 0
-        for (weights, top), rows in self._passes.items():
+        """Computes the answers of all rows that `cut` returns."""
+        for (weights, top), rows in self.passes.items():
             for own in cut(rows):
-                scores = score(weights, collate(own, device), top)
-                if scores is not None:
-                    self._keep(own, scores)
+                self.keep(own, found_in(own, score(weights, collate(own, device), top)))
 
-    def _keep(self, rows: Sequence[Row], scores: Scores) -> None:
-        on_host = [each.cpu().numpy() for each in scores]
-        for i, row in enumerate(rows):
+    def keep(self, rows: Sequence[Row], found: Found) -> None:
+        """Puts in what was found for some rows of a pass, in their order."""
+        end = 0
+        for row in rows:
             assert isinstance(row, _Asked)
-            find, length = self.queries[row.number].find, len(row.token_ids)
-            found = on_host[{"logprobs": 0, "entropy": 1, "topk": 3}[find]][i, :length][row.mask]
-            at, end = self._places[row.number : row.number + 2]
-            self.numbers_K[at:end] = found.ravel()
-            if find == "topk":
-                at, end = self._id_places[row.number : row.number + 2]
-                self.ids_K[at:end] = on_host[2][i, :length][row.mask].ravel()
+            at, end, length = end, end + int(row.mask.sum()), len(row.mask)
+            answer, query = self._answers[row.number], self.queries[row.number]
+            if isinstance(answer, TopK):
+                answer.token_ids[:length][row.mask] = found.ids_Mk[at:end]
+                answer.logprobs[:length][row.mask] = found.tops_Mk[at:end]
+            else:
+                values = found.entropy_M if query.find == "entropy" else found.logprobs_M
+                answer[:length][row.mask] = values[at:end]
 
     def read(self) -> dict[Hashable, Answer]:
         """Returns the answers by their keys."""
-        return {query.key: self._read(n, query) for n, query in enumerate(self.queries)}
+        return {query.key: one for query, one in zip(self.queries, self._answers, strict=True)}
 
-    def _read(self, number: int, query: Query) -> Answer:
-        at, end = self._places[number : number + 2]
-        if query.find != "topk":
-            found = np.zeros(len(query.token_ids), np.float32)
-            found[query.mask] = self.numbers_K[at:end]
-            return found
-        shape = (len(query.token_ids), query.k)
-        ids, logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-        logprobs[query.mask] = self.numbers_K[at:end].reshape(-1, query.k)
-        at, end = self._id_places[number : number + 2]
-        ids[query.mask] = self.ids_K[at:end].reshape(-1, query.k)
-        return TopK(ids, logprobs)
+
+def found_in(rows: Sequence[Row], scores: Scores) -> Found:
+    """Picks the masked tokens of rows out of their scores."""
+    mask_BT = np.zeros(scores[0].shape[:2], np.bool_)
+    for row, mask_T in zip(rows, mask_BT, strict=False):  # an empty micro-batch has a row
+        mask_T[: len(row.mask)] = row.mask
+    logprobs, entropy, *top = (each.cpu().numpy()[mask_BT] for each in scores)
+    none = np.zeros((len(logprobs), 0))
+    ids, tops = top or (none, none)
+    return Found(
+        logprobs.astype(np.float32),
+        entropy.astype(np.float32),
+        ids.astype(np.int32),
+        tops.astype(np.float32),
+    )
+
+
+def _nothing(query: Query) -> Answer:
+    """Makes an answer of zeros."""
+    if query.find != "topk":
+        return np.zeros(len(query.token_ids), np.float32)
+    shape = (len(query.token_ids), query.k)
+    return TopK(np.zeros(shape, np.int32), np.zeros(shape, np.float32))
 
 
 def _row(query: Query, number: int) -> Row:

@@ -108,8 +108,8 @@ class Memory:
         rounds: int = ROUNDS,
     ) -> Filled:
         """Explores groups of the next tasks, several at the same time, until `algorithm` admits
-        `count` of them. The others are replaced, as are groups without an attempt. The batch has
-        fewer groups if the tasks end, or after so many `rounds`."""
+        `count` of them. Replaces refused groups, and groups without an attempt. The batch has fewer
+        groups if the tasks run out, or if `count` is not reached after `rounds` rounds."""
         admitted, refused = list[Group](), list[Group]()
         for _ in range(rounds):
             some = [*islice(tasks, count - len(admitted))]

@@ -11,8 +11,10 @@ Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabula
 """
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -22,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from r3l.errors import EngineFailed, UserError
+from r3l.errors import EngineFailed, RequestRefused, UserError
 from r3l.models.model_folder import check_model_folder, read_tokenizer
 from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
@@ -39,6 +41,9 @@ READ_TOKENS = 4096
 """The most prompt tokens in a forward pass, including padding. A pass has at least one prompt."""
 PADDING = 256
 """The most padding tokens in a forward pass: about the cost of another pass."""
+COMPILE_S = 60.0
+"""The most seconds for the grammar of a request. A thread cannot be ended: one that takes longer
+goes on to its end."""
 CACHE_BYTES = 1 << 28
 """Size of the prefix cache, which is emptied when full."""
 
@@ -48,7 +53,8 @@ class _Row:
     """A running request.
 
     Its tokens are in row `place` of the tables. It has `length` tokens, and the first `read` of
-    them are in the cache. At most `budget` tokens are sampled. `grammar`: what they must form.
+    them are in the cache. At most `budget` tokens are sampled. `grammar`: what they must form;
+    `checked`: whether that is known.
     `dice`: the request's own random numbers, if it has a seed.
     """
 
@@ -56,6 +62,7 @@ class _Row:
     params: SampleParams
     done: asyncio.Future[Sample]
     budget: int
+    checked: bool = False
     grammar: Any = None
     dice: Random | None = None
     version: int = 0
@@ -74,7 +81,8 @@ class LocalPolicy:
     (r3l.rollout.policy_interface).
 
     `model`: "builtin", "smollm2", a model folder, or a transformers model with its ChatFormat.
-    `device`: for a folder; by default a GPU if there is one. After changing the weights in another
+    `device`: for a folder; by default a GPU if there is one. `context_length`: the most tokens of a
+    context, by default as many as the model reads. After changing the weights in another
     way than by `load`, increase `version`, so that nothing computed with the old weights is used.
     The tables `tokens` and `slots` [ROWS, context] belong to the rows. Raises UserError.
     """
@@ -86,15 +94,17 @@ class LocalPolicy:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device | None = None,
+        context_length: int | None = None,
     ) -> None:
-        lm, self.chat = model if isinstance(model, tuple) else _loaded(model, dtype, device)
+        lm, self.chat = model if isinstance(model, tuple) else _load(model, dtype, device)
         if obstacle := obstacle_of(lm):
             raise UserError(f"LocalPolicy: the model {obstacle}; sample from it with vLLM instead")
         self.model = lm.eval()
         config = lm.config.get_text_config()
         weights = next(lm.parameters())
         self.device = weights.device
-        self.context_length = int(config.max_position_embeddings)
+        longest = int(config.max_position_embeddings)
+        self.context_length = min(longest, context_length or longest)
         self.version = self.cached_version = 0
         self.generator = torch.Generator().manual_seed(seed)
         self.rules = ResponseRules(
@@ -115,15 +125,15 @@ class LocalPolicy:
         self.version += 1
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Samples one response. `params.structural_tag` and `params.priority` have no effect."""
+        """Samples one response. `params.priority` has no effect. Raises RequestRefused if the
+        response's grammar cannot be compiled."""
         budget = min(params.max_tokens, self.context_length - len(token_ids))
         if budget <= 0:
             return Sample((), (), self.version, self.version, "overflow")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sample] = loop.create_future()
         own = None if params.seed is None else Random(params.seed)
-        grammar = self.rules.grammar(params.json_schema)
-        self.waiting.append(_Row(token_ids, params, done, budget, grammar, own))
+        self.waiting.append(_Row(token_ids, params, done, budget, dice=own))
         if self.serving is None:
             self.serving = loop.create_task(self._serve())
         return await done
@@ -147,6 +157,7 @@ class LocalPolicy:
             while self.waiting or self.rows:
                 for _ in range(8):  # lets requests that are about to be made join
                     await asyncio.sleep(0)
+                await self._compile_grammars()
                 with torch.no_grad():
                     self._sample_once()
         except Exception as error:
@@ -160,6 +171,28 @@ class LocalPolicy:
                 self.cache.clear()
             for row in list(self.rows):
                 self._remove(row)
+
+    async def _compile_grammars(self) -> None:
+        """Gives the waiting requests their grammars. Those that are new are compiled in a thread,
+        so that the event loop goes on; sampling waits, so that the same seed draws the same."""
+        while row := next((row for row in self.waiting if not row.checked), None):
+            row.checked = True
+            asked = row.params.json_schema, row.params.structural_tag
+            try:
+                if not self.rules.knows(*asked):
+                    async with asyncio.timeout(COMPILE_S):
+                        await _in_thread(self.rules.grammar, *asked)
+                row.grammar = self.rules.grammar(*asked)
+            except TimeoutError:
+                why = f"the grammar takes more than {COMPILE_S:g} s to compile; write a smaller one"
+                self._refuse(row, RequestRefused(why, cause="grammar_refused"))
+            except Exception as error:  # that of one request
+                self._refuse(row, error)
+
+    def _refuse(self, row: _Row, error: Exception) -> None:
+        self.waiting.remove(row)
+        if not row.done.done():
+            row.done.set_exception(error)
 
     def _sample_once(self) -> None:
         """Admits requests, then samples two tokens for each new row and one for every other row."""
@@ -294,6 +327,33 @@ class LocalPolicy:
         self.free.append(row.place)
 
 
+async def _in_thread(work: Callable[..., object], *given: object) -> None:
+    """Runs something in a thread of its own. The program does not wait for it at its end, as it
+    would for a thread of the event loop's."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if done.done():  # nobody waits any longer
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failure: Exception | None = None
+        try:
+            work(*given)
+        except Exception as error:
+            failure = error
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(tell, failure)
+
+    threading.Thread(target=run, name="grammar", daemon=True).start()
+    await done
+
+
 def draw(logits_BV: Tensor, temperature_B1: Tensor, uniform_B1: Tensor) -> tuple[Tensor, Tensor]:
     """Draws a token for each row, with a random number of [0, 1). Returns the tokens and their
     log-probabilities, which are defined in `r3l.rollout.policy_interface.Sample`."""
@@ -322,7 +382,7 @@ def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         yield some
 
 
-def _loaded(
+def _load(
     model: str | Path, dtype: torch.dtype, device: str | torch.device | None
 ) -> tuple[nn.Module, ChatFormat]:
     """Loads a model and its chat format. Raises UserError."""

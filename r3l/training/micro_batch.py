@@ -3,8 +3,8 @@
     rows of a step ─► micro-batches, balanced over ranks  ─►  tensors
 
 Axes: B rows of a micro-batch, T padded positions, N distinct tokens (nodes of
-r3l.training.prefix_forest). Every rank plans the micro-batches of all ranks, then takes its own.
-The loss of a step does not depend on how its rows are cut into micro-batches.
+r3l.training.prefix_forest). The loss of a step does not depend on how its rows are cut into
+micro-batches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from r3l.algorithms.rows import Row
+from r3l.algorithms.rows import Retry, Row
 from r3l.errors import UserError
 from r3l.records import Int32
 from r3l.training import prefix_forest
@@ -43,8 +43,9 @@ class Nodes:
 class MicroBatch:
     """B rows as tensors, padded on the right to T tokens: the fields of r3l.algorithms.rows.Row.
     Outside sampled responses, `old_logprobs_BT` is 0. `reference_BT` is NaN where a row has none.
-    `losses`: B names. `unmeasured_B`: rows with unknown `old_logprobs_BT`. `input_tokens` excludes
-    padding; 0: no rows."""
+    `losses`: B names. `retries`: of each row the retry whose main conversation it is, or None.
+    `unmeasured_B`: rows with unknown `old_logprobs_BT`. `input_tokens` excludes padding; 0: no
+    rows."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -56,6 +57,7 @@ class MicroBatch:
     distilled_B: Tensor
     temperatures_B: Tensor
     reused_B: Tensor
+    retries: tuple[Retry | None, ...]
     fresh_BT: Tensor
     input_tokens: int
     unmeasured_B: Tensor | None = None
@@ -180,6 +182,7 @@ def collate(
         losses=tuple(row.loss for row in rows),
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         temperatures_B=tensor([row.temperature for row in rows], torch.float32),
+        retries=tuple(row.retry for row in rows),
         reused_B=tensor([row.reused for row in rows], torch.bool),
         fresh_BT=tensor(fresh),
         input_tokens=input_tokens,

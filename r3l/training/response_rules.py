@@ -1,7 +1,8 @@
 """What ends a response before its end token, and what its tokens must form.
 
 stop texts     the response ends with the token that completes one of them
-JSON schema    only tokens that continue a fitting text are drawn (the library xgrammar)
+grammar        only tokens that continue a fitting text are drawn (the library xgrammar); it is that
+               of a JSON schema, or of tool calls
 """
 
 import json
@@ -14,6 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from r3l.errors import RequestRefused
+
+MOST_KEPT = 256
+"""The most compiled grammars that are kept."""
+
 
 class ResponseRules:
     """The rules of responses in a tokenizer's language. `vocabulary`: the number of logits.
@@ -21,6 +27,7 @@ class ResponseRules:
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_id: int) -> None:
         self._tokenizer, self._vocabulary, self._end_id = tokenizer, vocabulary, end_id
+        self._compiled: dict[tuple[str, bool], Any] = {}  # by text, and whether it is a tag
 
     def stops(self, response: npt.NDArray[np.int64], stop: Sequence[str]) -> bool:
         """Whether the last token of a response completes one of the texts `stop`."""
@@ -31,17 +38,38 @@ class ResponseRules:
         tail = self._tokenizer.decode(response[-longest:].tolist(), skip_special_tokens=False)
         return any(text in tail for text in stop)
 
-    def grammar(self, schema: dict[str, Any] | None) -> Any:
-        """Returns a matcher for the texts that fit a JSON schema. None without a schema, or if
-        xgrammar is not installed; then any text may be drawn."""
-        if schema is None or find_spec("xgrammar") is None:
+    def knows(self, schema: dict[str, Any] | None, tag: str | None = None) -> bool:
+        """Whether `grammar` returns at once, because there is nothing to compile."""
+        return not _follows(schema, tag) or _key(schema, tag) in self._compiled
+
+    def grammar(self, schema: dict[str, Any] | None, tag: str | None = None) -> Any:
+        """Returns a matcher for the texts that fit `schema`, a JSON schema, or `tag`, a structural
+        tag of xgrammar as JSON. Returns None if both are None or xgrammar is not installed; then
+        any text may be drawn. Raises RequestRefused if xgrammar cannot compile it. May be called in
+        any thread."""
+        if not _follows(schema, tag):
             return None
         from xgrammar import GrammarMatcher
 
-        fitting = self._compiler.compile_json_schema(
-            json.dumps(schema), any_whitespace=False, separators=(",", ":")
-        )
+        text, tagged = key = _key(schema, tag)
+        if (fitting := self._compiled.get(key)) is None:
+            fitting = self._compile(text, tagged=tagged)
+            while len(self._compiled) >= MOST_KEPT:
+                self._compiled.pop(next(iter(self._compiled)), None)
+            self._compiled[key] = fitting
         return GrammarMatcher(fitting, override_stop_tokens=[self._end_id])
+
+    def _compile(self, text: str, *, tagged: bool) -> Any:
+        try:
+            if tagged:
+                return self._compiler.compile_structural_tag(text)
+            return self._compiler.compile_json_schema(
+                text, any_whitespace=False, separators=(",", ":")
+            )
+        except (RuntimeError, ValueError) as error:
+            raise RequestRefused(
+                f"the grammar cannot be compiled: {error!s:.300}", cause="grammar_refused"
+            ) from error
 
     @cached_property
     def _compiler(self) -> Any:
@@ -50,7 +78,15 @@ class ResponseRules:
         known = TokenizerInfo.from_huggingface(
             self._tokenizer, vocab_size=self._vocabulary, stop_token_ids=[self._end_id]
         )
-        return GrammarCompiler(known, max_threads=1)
+        return GrammarCompiler(known, max_threads=1, cache_enabled=False)
+
+
+def _follows(schema: dict[str, Any] | None, tag: str | None) -> bool:
+    return (schema is not None or tag is not None) and find_spec("xgrammar") is not None
+
+
+def _key(schema: dict[str, Any] | None, tag: str | None) -> tuple[str, bool]:
+    return (json.dumps(schema), False) if tag is None else (tag, True)
 
 
 def forbid(logits_BV: Tensor, grammars: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ The sums of micro-batches and of ranks can be added.
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,14 @@ from r3l.algorithms.queries import Answer, Query
 from r3l.algorithms.rows import POLICY, Row
 from r3l.errors import R3LError, UserError
 from r3l.training.attention import Pack
-from r3l.training.measures.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
+from r3l.training.measures.drift import (
+    clipped_share,
+    drift_metrics,
+    drift_sums,
+    engine_metrics,
+    reliance_metrics,
+    reliance_sums,
+)
 from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.micro_batch import MicroBatch, packing_shares, packing_sums
 from r3l.training.model import Scores
@@ -41,11 +48,13 @@ OUT_OF_MEMORY = (
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step on all ranks. `applied`: False if the loss or gradient was
-    not finite. `out_of_memory`: how often the token budget was halved."""
+    not finite. `out_of_memory`: how often the token budget was halved. `reliance`: of each trained
+    retry, as r3l.training.measures.drift.reliance_of_retries returns it."""
 
     applied: bool
     metrics: dict[str, float]
     out_of_memory: int = 0
+    reliance: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
 
 
 class AnyTrainer(Protocol):
@@ -95,7 +104,11 @@ def step_loss(
             gradients.add(parts)
         sums |= batch.measured
     sums["loss"] = total.item()
-    sums |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, _roles(micro))
+    roles, own_BT = _roles(micro), logprobs_BT.detach()
+    sums |= drift_sums(own_BT, micro.old_logprobs_BT, entropy_BT, roles)
+    retries_B = micro.distilled_B.new_tensor([retry is not None for retry in micro.retries])
+    retries_BT = roles["distilled"] & retries_B[:, None]
+    sums |= reliance_sums(own_BT, micro.old_logprobs_BT, retries_BT, micro.retries)
     return total, sums | packing_sums(micro, pack)
 
 
@@ -126,11 +139,14 @@ def step_metrics(
         **{name: value for name, value in sums.items() if not name.startswith("sum_")},
         **drift_metrics(sums),
         **engine_metrics(sums),
+        **reliance_metrics(sums),
         **packing_shares(sums),
         "grad_norm": norm,
         "grad_clipped": clipped_share(norm, grad_clip),
         "threads": float(torch.get_num_threads()),
         "step_s": seconds,
+        "trained_tokens": sums["sum_input_tokens"],
+        "held_tokens": sums["sum_held_tokens"],
         "tokens_per_s": sums["sum_input_tokens"] / seconds,
         **more,
     }
@@ -166,8 +182,8 @@ def _file(method: Callable[..., Any]) -> str:
 @contextmanager
 def blamed(method: Callable[..., Any]) -> Iterator[None]:
     """Turns an error of a user's algorithm into one line that names its file. `method`: the
-    algorithm's, which the block calls. Errors of other algorithms are raised as they are; so are a
-    lack of memory and errors that are not the user's."""
+    algorithm's method that the block calls. Leaves other errors unchanged: those of r3l's own
+    algorithms, a lack of memory, and errors that are not the user's."""
     file = _file(method)
     try:
         yield

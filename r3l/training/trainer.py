@@ -25,6 +25,7 @@ from r3l.models.weight_files import check_trainable
 from r3l.records import Int32
 from r3l.training.answers import Answers
 from r3l.training.averaged_weights import DECAY, AveragedWeights
+from r3l.training.measures.drift import reliance_of_retries
 from r3l.training.measures.part_gradients import PartGradients
 from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
 from r3l.training.model import LogitsModule, PolicyModule, Scores, load_model
@@ -122,7 +123,7 @@ class Trainer(AnyTrainer):
             tokens_per_micro_batch=float(self.budget),
             **(parts.norms() if parts else {}),
         )
-        return StepResult(applied, metrics)
+        return StepResult(applied, metrics, reliance=reliance_of_retries(sums))
 
     def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
         """Answers queries, by their keys, in one pass without gradients. Raises UserError."""

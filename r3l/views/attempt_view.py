@@ -22,7 +22,7 @@ from r3l.records import (
     SlotStatus,
     Trajectory,
 )
-from r3l.views.tape import TapedCall, call_tree, read_tape
+from r3l.views.tape import UNTRAINED, TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
@@ -298,11 +298,18 @@ def _calls(calls: Sequence[TapedCall]) -> Iterator[str]:
         call, space = calls[number], "    " * depth
         yield (
             f"{space}── call {number}, {call.dialect}: {call.tokens} tokens, {call.seconds:.2f} s"
-            + ("" if call.trained else ", not trained")
+            + ("" if call.trained else f", not trained{_why(call)}")
         )
         for message in (*call.messages, call.reply):
             if message:
                 yield f"{space}[{message['role']}] {message_text(message)}"
+        if call.missed:
+            yield f"{space}[a free reply that did not fit] {call.missed}"
+
+
+def _why(call: TapedCall) -> str:
+    """Says why the reply to a call is not trained, after a colon; "" if that is not recorded."""
+    return f": {UNTRAINED[call.untrained]}" if call.untrained in UNTRAINED else ""
 
 
 def message_text(message: Mapping[str, Any]) -> str:

@@ -21,6 +21,20 @@ WHOLE = "stop"
 MCP = "mcp"
 """The `dialect` of a call to an MCP server; the `model` of this call is mcp:NAME."""
 NEAR = 40  # characters shown before and after a difference
+LONGEST_MISSED = 2000
+"""The most characters kept of a free reply that did not fit its request."""
+UNTRAINED = {
+    "grammar": "a grammar shaped it",
+    "asked": "its model is policy-untrained",
+    "base": "the retried attempt trains it",
+    "unseen": "the agent did not receive it",
+    "side": "it is not in the main conversation",
+    "no_reply": "there is no reply",
+    "missed": "it did not fit its request, and was not the answer",
+}
+"""Why a reply is not trained, in words."""
+BY_REQUEST = ("grammar", "asked")
+"""The reasons for which a reply is trained in no attempt."""
 
 
 class TapedCall(Record):
@@ -31,7 +45,9 @@ class TapedCall(Record):
     `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`:
     the reply's length. `conversation`: the number of the conversation with the reply, -1 if not
     recorded. `read`: how many tokens precede the reply in its conversation. `trained`: whether the
-    reply is trained. `stop`: the stop text that ended the reply.
+    reply is trained; `untrained`: if not, why: a key of UNTRAINED, or "" if not recorded. `stop`:
+    the stop text that ended the reply. `missed`: the beginning of the free reply that did not fit
+    the request, so that a grammar shaped the reply.
 
     `model`: "" for the policy. Calls to other models and MCP servers are at the end of the tape.
     Their `messages` and `reply` have the bodies of the request and the answer, cut if long. Their
@@ -53,6 +69,8 @@ class TapedCall(Record):
     trained: bool = True
     model: str = ""
     stop: str = ""
+    untrained: str = ""
+    missed: str = ""
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:

@@ -10,7 +10,7 @@ import torch
 
 from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.run.settings.actor import ActorConfig
 from r3l.weights.manifest import Adapters, digest_of
 

@@ -70,7 +70,7 @@ class Buffer:
         self.heartbeats = 0
         self.plan, self.purpose = GroupPlan(2), "train"
 
-    async def lease(self, actor: str, version: int, *_: Any) -> Lease | Wait:
+    async def lease(self, actor: str, version: int, **_: Any) -> Lease | Wait:
         if self.granted == self.groups:
             return Wait("no more", 0.01)
         self.granted += 1
@@ -218,7 +218,7 @@ def test_a_group_that_is_leased_again_to_its_actor_is_played_once() -> None:
         engine, buffer = Engine(), Buffer(groups=2)
         lease, leased = buffer.lease, []
 
-        async def again(*args: Any) -> Lease | Wait:
+        async def again(*args: Any, **_: Any) -> Lease | Wait:
             leased.append(await lease(*args))
             return leased[0] if len(leased) == 2 else leased[-1]
 
@@ -267,7 +267,7 @@ class FullBuffer(Buffer):
         if self.asked <= 4:
             raise StoreError("the disk is full; nothing was written", cause="disk")
 
-    async def lease(self, *arguments: Any) -> Lease | Wait:
+    async def lease(self, *arguments: Any, **_: Any) -> Lease | Wait:
         self.refuse()
         return await super().lease(*arguments)
 
@@ -370,7 +370,7 @@ def test_a_group_goes_on_where_another_actor_left_it() -> None:
     )
 
     class Left(Buffer):
-        async def lease(self, *arguments: Any) -> Lease | Wait:
+        async def lease(self, *arguments: Any, **_: Any) -> Lease | Wait:
             lease = await super().lease(*arguments)
             if isinstance(lease, Wait):
                 return lease
@@ -404,7 +404,7 @@ def test_a_group_counts_as_its_running_attempts_and_at_once_when_it_is_leased() 
 
         seen: list[int]
 
-        async def lease(self, *arguments: Any) -> Lease | Wait:
+        async def lease(self, *arguments: Any, **_: Any) -> Lease | Wait:
             self.seen.append(actor.live)
             return await super().lease(*arguments)
 

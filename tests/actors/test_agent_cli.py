@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -54,6 +55,33 @@ def test_each_task_is_a_line_and_a_failure_ends_the_command_with_2(
     passed, failed = sorted(lines, key=lambda line: "failed" in line)
     assert passed.startswith("task how: 1 calls") and "reward 1" in passed
     assert failed.startswith("task why: 1 calls") and "ValueError: no luck" in failed
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (["--model", "FILE", "seed=1"], ""),
+        (["FILE", "--model"], ""),
+        (["FILE", "--model", "seed=1"], ""),
+        (["--model", "mine", "FILE"], "mine"),
+        (["FILE", "seed=1", "--model=mine"], "mine"),
+    ],
+)
+def test_the_option_model_has_a_name_or_takes_the_runs(
+    agent: list[str], words: list[str], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lines(config: Any) -> Any:
+        yield f"played by {config.model}", True
+
+    monkeypatch.setattr("actors.agents.check_with_model.check_with_model", lines)
+    done = checked(*(agent[0] if word == "FILE" else word for word in words))
+    assert (done.exit_code, done.stdout) == (0, f"played by {model or 'builtin'}\n"), done.output
+
+
+def test_a_model_that_is_missing_is_one_line(agent: list[str]) -> None:
+    done = checked(*agent, "--model", "/nowhere/at all")
+    assert done.exit_code == 2 and not done.stdout
+    assert done.stderr.startswith("r3l-agent: ") and done.stderr.count("\n") == 1
 
 
 def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:

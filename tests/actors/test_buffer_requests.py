@@ -9,6 +9,7 @@ import pytest
 
 from actors.buffer_requests import BufferRequests, GroupPuts
 from buffer import Lease, PutAck, Wait
+from buffer.client.sent_progress import SentProgress
 from r3l.errors import (
     BufferUnavailable,
     EngineFailed,
@@ -50,13 +51,15 @@ class Client:
             raise reply
         return reply
 
-    async def lease(self, actor: str, version: int) -> Any:
+    async def lease(self, actor: str, version: int, *, wait_s: float) -> Any:
         return await self._reply("lease", version)
 
     async def put(self, group_id: str, actor: str, made: Any, fingerprint: Any) -> Any:
         return await self._reply("put", *map(told, made)) or PutAck(1, False)
 
-    async def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Any:
+    async def put_partial(
+        self, group_id: str, actor: str, result: SlotResult, *, since: bytes | None, serial: int
+    ) -> Any:
         return await self._reply("partial", group_id)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> Any:
@@ -269,16 +272,34 @@ def test_progress_is_put_once_and_only_a_lost_lease_and_a_sick_engine_are_told(
         result = SKIPPED
         client = Client(UNAVAILABLE, FULL, LimitExceeded("20 bytes; limit 10"), None)
         asking = requests(client)
+        sent = SentProgress(asking.metrics.partial)
         for _ in range(4):
-            await asking.put_partial("g1", result)
+            await asking.put_partial("g1", result, sent)
         assert len(client.sent) == 4 and asking.metrics.partial == {"refused": 3}
         client.replies = [LeaseLost("another's"), SickResult("v9", cause="version_future")]
         with pytest.raises(LeaseLost):
-            await asking.put_partial("g1", result)
+            await asking.put_partial("g1", result, sent)
         with pytest.raises(EngineSick):
-            await asking.put_partial("g1", result)
+            await asking.put_partial("g1", result, sent)
         client.slow.clear()  # a silent buffer stops no attempt
-        await asking.put_partial("g1", result)
+        await asking.put_partial("g1", result, sent)
         assert asking.metrics.partial == {"refused": 4}
 
     asyncio.run(scenario())
+
+
+def test_a_heartbeat_says_what_the_process_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one looks at the processes anew."""
+    looks: list[bool] = []
+    monkeypatch.setattr(
+        "actors.buffer_requests.cpu_seconds", lambda *, newest: looks.append(newest) or 7.0
+    )
+    monkeypatch.setattr("actors.buffer_requests.age_s", lambda: 10.0)
+    metrics, client = ActorMetrics(gpus=2), AsyncMock()
+    client.renew.return_value = ()
+    requests = BufferRequests("a", client, metrics, AsyncMock())
+    asyncio.run(requests.renew([]))
+    asyncio.run(requests.leave([]))
+    sent = [call.args[2] for call in client.renew.call_args_list]
+    assert [(each["cpu_s"], each["gpu_s"]) for each in sent] == [(7.0, 20.0)] * 2
+    assert looks == [False, True]

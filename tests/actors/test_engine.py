@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
 from actors.weights.subscriber import follow
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.errors import EngineDead, EngineSick, RequestRefused, UserError
 from r3l.models.model_folder import model_digest
 from r3l.models.model_path import builtin_policy
@@ -31,6 +31,7 @@ from r3l.rollout import attempt as rollout
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.policy_interface import SampleParams
 from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.process.memory import freeze_heap
 from r3l.run.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
@@ -43,11 +44,12 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
+    gc.unfreeze()  # tests/conftest.py has frozen it; the engine's start has to
     # 2560 tokens of KV
     served = Served(builtin_policy(), max_num_seqs=16, kv_cache_memory_bytes=10 << 20)
     yield served
     served.close()
-    gc.unfreeze()
+    freeze_heap()  # without the engine
 
 
 @pytest.fixture
@@ -275,7 +277,7 @@ def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
     served.update(weights)
     began, failures = served.version, subscriber.metrics.weights_failed
     failures.clear()
-    monkeypatch.setattr(subscriber, "timeout_s", 0.5)
+    monkeypatch.setattr(subscriber._link, "timeout_s", 0.5)
 
     async def published(new: Tensors) -> None:
         served.version += 1

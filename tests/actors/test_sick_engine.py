@@ -122,7 +122,7 @@ def test_an_actor_whose_results_are_refused_as_sick_ends_with_the_symptom_and_re
 
 def test_an_actor_at_a_version_of_the_future_ends_with_that_symptom() -> None:
     class Refusing(Buffer):
-        async def lease(self, *_: Any) -> Any:
+        async def lease(self, *_: Any, **__: Any) -> Any:
             raise SickResult("policy version 9 does not exist yet", cause="version_future")
 
     async def scenario() -> None:

@@ -14,6 +14,7 @@ import pytest
         (["throughput", "--rounds", "1", "--groups", "24"], "put / raw LMDB: "),
         (["peers", "--rounds", "1", "--calls", "24", "--peer", "nonsense"], "nonsense"),
         (["scale", "--small", "24", "--large", "48", "--rounds", "2"], "draw, median ms"),
+        (["costs", "--groups", "0,20"], "20 complete groups, CPU ms: draw of 8, fifo "),
         (["load", "--minutes", "0.05"], '"lost": 0'),
     ],
 )

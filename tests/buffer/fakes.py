@@ -7,16 +7,16 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from buffer import cli
-from buffer.client.calls import Call, Calls
-from buffer.groups import draws, insertion, learner_version, leases, results, retention
-from buffer.groups.index import Index
+from buffer.client.call_results import Call
+from buffer.client.calls import Calls
+from buffer.groups import draws, insertion, learner_version, leases, progress, results, retention
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.indexes.index import Index
 from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
@@ -31,6 +31,7 @@ from r3l.records import (
     done,
 )
 from r3l.run.config import RunConfig
+from tests.forks import Forked
 
 
 def finished(slot=0, of=-1, *, version=0, reward=0.0, length=8, **more) -> SlotResult:
@@ -123,10 +124,11 @@ class Desk:
         call = calls.put(group_id, actor, given, fingerprint)
         return self.do(results.put, call.arguments, **more)
 
-    def put_partial(self, group_id, result, actor="a", **more):
-        encoded = msgspec.Raw(codec.encode(result))
-        args = operations.PutPartial(group_id, actor, encoded)
-        return self.do(results.put_partial, args, **more).count
+    def put_partial(self, group_id, result, actor="a", since=None, serial=0, **more):
+        """`since`: the progress, as a result, that the service has."""
+        known = None if since is None else codec.encode(since)
+        call = calls.put_partial(group_id, actor, result, since=known, serial=serial)
+        return self.do(progress.put_partial, call.arguments, **more).count
 
     def resolve(self, group_id, slot, cause="", actor="a", of=-1):
         status = "failed" if cause else "skipped"
@@ -189,21 +191,36 @@ class Desk:
 class Served:
     """A real `r3l-buffer serve` process."""
 
-    def __init__(self, folder, bind="tcp://127.0.0.1:0", *options, change="", env=None):
+    def __init__(self, folder, bind="tcp://127.0.0.1:0", *options, change="", env=None, anew=False):
         """`options`: of the command, or of the configuration; `change`: Python to be run first, for
-        mutants; `env`: more environment variables."""
+        mutants; `env`: more environment variables; `anew`: with a command line that names it."""
         self.folder = folder
-        program = f"{change}\nfrom buffer.cli import main\nmain()"
-        command = [sys.executable, *(["-c", program] if change else ["-m", "buffer.cli"]), "serve"]
-        command += ["--store", str(folder), "buffer.map_gib=1"]
-        self.process = subprocess.Popen(
-            [*command, "--bind", bind, *map(str, options)],
-            env=os.environ | (env or {}),
-            stdout=subprocess.PIPE,
-            stderr=open(f"{folder}.log", "ab"),  # noqa: SIM115 - the child's
-            text=True,
-        )
-        line = self.process.stdout.readline()
+        arguments = ["serve", "--store", str(folder), "buffer.map_gib=1"]
+        arguments += ["--bind", bind, *map(str, options)]
+        with open(f"{folder}.log", "ab") as log:
+            if change or env or anew:
+                program = ["-c", f"{change}\nfrom buffer.cli import main\nmain()"]
+                command = [sys.executable, *(program if change else ["-m", "buffer.cli"])]
+                self.process = subprocess.Popen(
+                    [*command, *arguments],
+                    env=os.environ | (env or {}),
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+                self.stdout = self.process.stdout
+            else:
+                out, given = os.pipe()
+                self.stdout = open(out, encoding="utf-8")  # noqa: SIM115 - as long as it is served
+                self.process = Forked(
+                    "buffer.cli",
+                    arguments,
+                    imported=("buffer.cli",),
+                    stdout=given,
+                    stderr=log.fileno(),
+                )
+                os.close(given)
+        line = self.stdout.readline()
         assert line.startswith("r3l-buffer ready "), Path(f"{folder}.log").read_text()
         self.endpoint = line.split()[-1]
 

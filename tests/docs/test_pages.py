@@ -71,8 +71,8 @@ def test_the_life_of_a_group_has_the_moves_of_the_code():
     assert shown == {move for move in MOVES if len(set(move)) == 2}
 
 
-def test_the_agents_page_has_the_table_of_a_requests_fields():
-    assert fields.markdown() in (ROOT / "docs" / "agents.md").read_text("utf-8")
+def test_the_gateways_page_has_the_table_of_a_requests_fields():
+    assert fields.markdown() in (ROOT / "docs" / "agents" / "gateway.md").read_text("utf-8")
 
 
 def test_every_operation_of_the_buffer_is_listed_with_who_uses_it():

@@ -25,6 +25,15 @@ def test_a_task_source_refuses_an_unknown_split():
         registry.task_source("keys").tasks("test", 1)
 
 
+def test_a_list_of_tasks_refuses_an_unknown_split_and_an_id_that_comes_twice():
+    with pytest.raises(UserError, match="split 'training': unknown; choose from warmup, train"):
+        ListedTasks({"training": []})
+    twice = [Task("t/0", "t", 0), Task("t/1", "t", 1), Task("t/0", "t", 2)]
+    with pytest.raises(UserError, match="split train: 2 tasks have the id 't/0'; give each an id"):
+        ListedTasks({"train": twice})
+    ListedTasks({"train": twice[:2], "eval": twice[:1]})
+
+
 def test_a_list_of_tasks_has_one_order_per_seed_and_an_end():
     listed = [Task(f"t/{n}", "t", n) for n in range(50)]
     source = ListedTasks({"train": listed})

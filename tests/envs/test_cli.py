@@ -52,3 +52,23 @@ def test_what_is_wrong_is_one_line(guess: str) -> None:
         assert done.exit_code == 2 and not done.stdout
         assert done.stderr.startswith("r3l-env: ") and line in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_what_the_users_code_raises_is_named_with_its_file_and_line(tmp_path: Path) -> None:
+    broken = GUESS.replace("right = action == self.word", "right = {}[action]")
+    (tmp_path / "broken.py").write_text(broken)
+    line = broken[: broken.index("{}[action]")].count("\n") + 1
+    done = checked(f"{tmp_path / 'broken.py'}:Guess")
+    assert "seed 0, step 0: raised KeyError: " in done.stderr
+    assert done.stderr.endswith(f" ({tmp_path / 'broken.py'}:{line})\n")
+
+
+def test_a_task_source_that_returns_something_else_is_one_line(tmp_path: Path) -> None:
+    returned = {"[]": "its task_source returned []; return an envs.ListedTasks",
+                "ListedTasks({'train': [{}]})": "an object that is not an envs.Task"}  # fmt: skip
+    for number, (source, line) in enumerate(returned.items()):
+        file = tmp_path / f"listed{number}.py"
+        method = f"    task_source = staticmethod(lambda **_: {source})\n"
+        file.write_text(f"from envs import ListedTasks\n{GUESS}{method}")
+        done = checked(f"{file}:Guess")
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1 and line in done.stderr

@@ -110,6 +110,11 @@ class Mute(Counter):
         return "", *super().step(action)[1:]
 
 
+class Parted(Counter):
+    def step(self, action):
+        return *super().step(action)[:4], {"rewards": {"right part": 1.0}}
+
+
 class Breeding(Counter):
     def reset(self, *, seed, options=None):
         import subprocess
@@ -132,11 +137,24 @@ class Breeding(Counter):
         (Dumb, "demonstration earns 0.0 of 1.0"),
         (Long, "demonstration has 6 actions, .* 5"),
         (Mute, "is empty"),
+        (Parted, r"step 0: info\[.rewards.\] is .*right part.* must be at most 16 numbers"),
     ],
 )
 def test_each_fault_is_named_with_its_seed_and_step(kind, says):
     with pytest.raises(AssertionError, match=says):
         check_env(kind(), seeds=(0, 1, 2, 3))
+
+
+class MuteAtTheEnd(Counter):
+    def step(self, action):
+        return "", float(action == str(self.at + 1)), True, False, {}
+
+    def demonstration(self):
+        return [str(self.at + 1)]
+
+
+def test_what_follows_the_last_turn_may_be_empty():
+    check_env(MuteAtTheEnd(), seeds=(0, 1, 2, 3))
 
 
 def test_a_process_that_outlives_close_is_found(monkeypatch):

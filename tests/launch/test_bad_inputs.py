@@ -65,6 +65,16 @@ FILES = {
     "imports.py": "import no_such_package_of_mine\n",
     "bare.py": "class Bare: ...\n",
     "tasks.jsonl": '{"id": 1}\n',
+    "whole/task.toml": "",
+    "whole/instruction.md": "Do it.",
+    "whole/tests/test.sh": "",
+    "whole/environment/Dockerfile": "FROM a\n",
+    "untested/instruction.md": "Do it.",
+    "untested/task.toml": "",
+    "torn/task.toml": "[agent",
+    "future/task.toml": 'schema_version = "9.0"',
+    "critic.jsonl": '{"type": "session", "harness": "x", "id": "s"}\n'
+    '{"type": "message", "message": {"role": "critic", "content": "bad"}}\n',
     "noid.jsonl": '{"q": 1}\n',
     "shut.py": MINE + "    def reset(self, **_): raise KeyError('shut')\n",
     "none.py": MINE + "    step = lambda self, action: None\n",
@@ -111,6 +121,7 @@ def nothing_starts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # for what a command starts
     monkeypatch.setenv("R3L_STARTER_PID", "")  # which r3l-actor sets
     monkeypatch.setattr("actors.engine.VLLMPolicy.start", lambda *_, **__: pytest.fail("engine"))
     monkeypatch.setattr("launch.supervisor.Run.execute", lambda self: pytest.fail("a run"))

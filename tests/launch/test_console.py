@@ -8,12 +8,18 @@ from launch import console
 from launch.console import (
     NoticeReader,
     Startup,
+    bill_line,
     end_lines,
     eval_line,
     step_line,
     who_waits,
 )
+from r3l.run import bill
+from r3l.run.bill import Usage
+from r3l.run.config import load
 from r3l.run.files.progress_lines import StepLine
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.settings.costs import CostConfig
 from tests.r3l.files.made import evaluation
 
 
@@ -71,6 +77,26 @@ def test_a_step_line_shows_when_all_steps_will_be_done_once_two_are() -> None:
     assert "ETA" not in step_line(recent[:1], 100) + step_line(recent, 9)
 
 
+def test_a_step_line_shows_what_the_run_has_used() -> None:
+    values = bill.metrics(Usage(sampled=2.5e6), CostConfig(per_million_tokens=2))
+    assert "tok/s  used 2.50M tok amount 5.00  balanced" in step_line([StepLine(1, values)], 9)
+
+
+def test_the_last_line_is_the_bill_and_says_which_budget_ended_the_run(tmp_path: Path) -> None:
+    config = load(None, ["budget.tokens=1000", "learner.steps=9"])
+    assert bill_line(tmp_path, config, 4) == ""
+    RunFolder(tmp_path).write_bill({"a": Usage(sampled=999)})
+    whole = "bill: 999 tokens sampled, 0 read, 0 trained; 0 hours, 0 of CPU, 0 of GPU"
+    assert bill_line(tmp_path, config, 4) == whole
+    RunFolder(tmp_path).write_bill({"a": Usage(sampled=999), "b": Usage(trained=11)})
+    said = bill_line(tmp_path, config, 4)
+    assert said.endswith(
+        "; budget.tokens=1000 is used up (1010): ended at step 4 of 9 with a checkpoint, continue "
+        f"with r3l-launch --resume --run {tmp_path} budget.tokens=2020"
+    )
+    assert bill_line(tmp_path, config, 9).endswith("ended at step 9 of 9 with a checkpoint")
+
+
 def test_a_step_line_shows_what_guidance_gained_if_it_was_measured() -> None:
     line = step_line([StepLine(1, {"group/guidance_gain": 0.031})], 9)
     assert "trigger   –   gain +0.03  staleness" in line
@@ -105,6 +131,8 @@ def test_a_step_line_shows_agents_and_the_causes_of_failures_only_if_there_are_a
     failed = {"group/failed_no_reward": 1.0, "group/failed_agent_exit": 2.0}
     line = step_line([StepLine(1, agents | failed)], 9)
     assert "agents 12 with 3.4 calls/s  failed agent_exit 2, no_reward 1  staleness" in line
+    line = step_line([StepLine(1, agents | {"agent/trained_share": 0.615})], 9)
+    assert "agents 12 with 3.4 calls/s, 62% of their tokens trained  staleness" in line
     line = step_line([StepLine(1, {"agent/running": 0.0})], 9)
     assert "agents" not in line and "failed" not in line
 

@@ -338,6 +338,18 @@ def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: P
     assert run._summary().startswith("eval success 0.10 -> 0.90 (8 tasks, 3 steps, ")
 
 
+def test_a_worse_evaluation_is_said_also_to_a_run_that_goes_on(tmp_path: Path) -> None:
+    said, folder = list[str](), RunFolder(tmp_path)
+    around = [{"success_low": s - 0.05, "success_high": s + 0.05} for s in (0.5, 0.1)]
+    folder.add_progress(evaluation(0, 0.5, **around[0]))
+    run = Run(plan_for(tmp_path, resume=True), said.append)
+    folder.add_progress(evaluation(3, 0.1, **around[1]))
+    run._show_progress()
+    assert said[1].startswith(
+        "learns little or nothing: the evaluated success fell from 0.50 at step 0 to 0.10 at step 3"
+    )
+
+
 def test_a_disk_that_is_nearly_full_is_said_once_and_that_it_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +418,32 @@ def test_an_exception_that_ends_a_learner_is_said_before_its_last_lines_without_
     assert not any(
         "nanobind" in line or "leaked" in line or "destroy_process_group" in line for line in lines
     )
+
+
+def test_an_alarm_about_agents_is_said_once(tmp_path: Path) -> None:
+    said = list[str]()
+    run = Run(plan_for(tmp_path, "learner.steps=9"), said.append, quiet=True)
+    for step in (1, 2):
+        line = StepLine(step, {"agent/second_models": 1.0, "agent/asked_gpt": 2.0})
+        RunFolder(tmp_path).add_progress(line)
+        run._show_progress()
+    (alarm,) = said
+    assert alarm.startswith("agents: ") and "gpt (2 calls)" in alarm
+
+
+def test_while_processes_are_watched_the_progress_is_not_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    run = Run(plan_for(tmp_path, "learner.steps=9"), said.append)
+    monkeypatch.delattr(RunFolder, "history")
+    for line in (StepLine(1), StepLine(2), AgainLine(1, 2), StepLine(2)):
+        RunFolder(tmp_path).add_progress(line)
+        run._show_progress()
+    assert [line.split()[:2] for line in said if line.startswith("step ")] == [
+        ["step", "1/9"], ["step", "2/9"], ["step", "2/9"],
+    ]  # fmt: skip
+    assert run.learning._evidence.steps[-1].step == 2 == len(run.learning._evidence.steps)
 
 
 @pytest.mark.parametrize("quiet", [False, True])

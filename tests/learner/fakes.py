@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,11 +17,15 @@ import torch
 from msgspec.structs import replace
 
 from buffer import BufferClient, Lease
-from launch.backends.process_commands import free_port
+from launch.backends.process_commands import free_port, launcher_arguments
 from learner.warmup import tiny_policy
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
 from r3l.records import Group, GroupPlan, Trajectory
 from r3l.run.config import dump, load
 from r3l.training.step_loss import StepResult
+from tests.forks import Forked
 from tests.processes import command_line
 from tests.r3l.training.fakes import explore_group
 
@@ -123,8 +128,24 @@ def measured(result: StepResult) -> dict[str, float]:
     return metrics | {"applied": result.applied, "out_of_memory": result.out_of_memory}
 
 
-ROOT = Path(__file__).parent.parent.parent
+def rows_of_rank_0(trainer: Any, algorithm: Algorithm, batch: Batch) -> list[Row]:
+    """The rows of a batch, with the answers of its queries. Other ranks than 0 have none."""
+    batch = trainer.answer(batch, algorithm.queries(batch))
+    return [] if getattr(trainer, "rank", 0) else algorithm.rows(batch)
 
+
+ROOT = Path(__file__).parent.parent.parent
+LAUNCHER = "deepspeed.launcher.launch"
+IMPORTED = (
+    "learner.cli",
+    "learner.checkpoint",
+    "learner.loop",
+    "learner.publishing.publisher",
+    "learner.metrics.reporter",
+    "transformers.models.qwen2.modeling_qwen2",
+    LAUNCHER,
+)
+"""What a learner imports, or the launcher of several ranks, from which each rank starts anew."""
 
 SETTINGS = (
     "learner.steps=9",
@@ -153,21 +174,33 @@ class Learning:
         module: str = "learner.cli",
         threads: int = 1,
     ) -> None:
-        self.run, self.module = run, module
-        command = [sys.executable, "-m"]
+        self.run, self.module, self.count = run, module, ranks
+        arguments = ["train", "--config", str(run / "config.yaml"), "--run", str(run)]
+        arguments += ["--buffer", endpoint, "--weights", "tcp://127.0.0.1:0"]
+        arguments += ["--resume"] * resume
         if ranks > 1:
-            command += ["deepspeed.launcher.runner", "--num_gpus", str(ranks)]
-            command += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
-        command += [module, "train", "--config", str(run / "config.yaml")]
-        command += ["--buffer", endpoint, "--weights", "tcp://127.0.0.1:0", "--run", str(run)]
-        self.process = subprocess.Popen(
-            command + ["--resume"] * resume,
-            stdout=(run / "learner.log").open("ab"),
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-            start_new_session=True,
-        )
+            arguments = [*launcher_arguments(range(ranks), free_port()), module, *arguments]
+            module = LAUNCHER
+        self.process: Forked | subprocess.Popen[bytes]
+        with (run / "learner.log").open("ab") as log:
+            if threads == 1:
+                self.process = Forked(
+                    module,
+                    arguments,
+                    imported=IMPORTED,
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
+                    start_new_session=True,
+                )
+            else:  # OpenMP reads the number of its threads when torch is imported
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    stdout=log,
+                    stderr=log,
+                    cwd=ROOT,
+                    env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                    start_new_session=True,
+                )
 
     def wait(self, seconds: float = 200) -> int:
         try:
@@ -183,6 +216,8 @@ class Learning:
 
     def ranks(self) -> list[psutil.Process]:
         found = [psutil.Process(self.process.pid)]
+        if self.count == 1:
+            return found
         found += found[0].children(recursive=True)
         return [p for p in found if self.module in command_line(p) and not p.children()]
 

@@ -1,6 +1,7 @@
 """Work on two ranks, in forks of one process that has imported torch and DeepSpeed."""
 
 import errno
+import gc
 import json
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.batch import Batch
 from r3l.run.config import load
 from r3l.run.process.torch_exit import end_process
-from tests.learner.fakes import measured
+from tests.learner.fakes import measured, rows_of_rank_0
 from tests.r3l.training.fakes import explored
 
 forks = multiprocessing.get_context("forkserver")
@@ -64,6 +65,7 @@ def _rank(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any,
     os.environ |= {name: str(value) for name, value in given.items()}
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported: DeepSpeed collects garbage often
     try:
         work(*arguments)
     except OSError as error:
@@ -84,8 +86,7 @@ def three_steps(model: Path, algorithms: str, *variants: str) -> Steps:
             config = load(None, [*settings, *(f"learner.{one}" for one in variant.split(";"))])
             algorithm = config.algorithm
             trainer = DeepSpeedTrainer(model, config.learner, needs=algorithm.needs)
-            batch = Batch(groups)
-            rows = algorithm.rows(trainer.answer(batch, algorithm.queries(batch)))
+            rows = rows_of_rank_0(trainer, algorithm, Batch(groups))
             steps[variant] += [measured(trainer.step(rows, algorithm.loss)) for _ in range(3)]
             flat = [tensor.double().flatten() for _, tensor in trainer.weights()]
             sums = [float(w @ torch.arange(len(w)).double().cos()) for w in flat]

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -338,3 +339,17 @@ def test_a_run_its_continuation_and_its_replay_begin_with_fixed_threads(
     monkeypatch.setattr(deepspeed_trainer, "DeepSpeedTrainer", made)
     checkpoint.load_run(None, tmp_path, load(None).learner, None, seed=0)
     assert calls == ["threads", "trainer"]
+
+
+def test_rows_that_repeat_their_prefixes_are_refused_where_the_model_cannot_share_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = SimpleNamespace(pack="rows")
+    made = SimpleNamespace(module=module)
+    monkeypatch.setattr(deepspeed_trainer, "DeepSpeedTrainer", lambda *_, **__: made)
+    monkeypatch.setattr(processor, "fix_threads", lambda: None)
+    config = load(None, ["algorithm=forward_kl"])
+    with pytest.raises(UserError, match=r"algorithm=forward_kl: makes many rows of each attempt"):
+        checkpoint.load_run(None, tmp_path, config.learner, config.algorithm, seed=0)
+    module.pack = "tree"
+    assert checkpoint.load_run(None, tmp_path, config.learner, config.algorithm, seed=0)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from buffer.storage.store import Store
 from learner import cli
 from learner.checkpoint import SCHEMA
 from learner.cli import _start, main
+from r3l.errors import UserError
 from r3l.files.whole_file import write_json
 from r3l.run.config import dump, load
 from tests.learner.fakes import tiny_model
@@ -138,6 +140,26 @@ def test_a_rank_that_lost_another_one_ends_after_it(
         done = CliRunner().invoke(main, command)
         assert isinstance(done.exception, RuntimeError) and waited == seconds
     assert cli.LATER_S > 2.0, "DeepSpeed's launcher polls every second"
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_says_an_error_that_it_has_alone_once_rank_0_had_time_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    def refused(_: Path) -> None:
+        raise UserError("algorithm a.py:A: loss raised KeyError in line 7: 'kl'")
+
+    waited = list[float]()
+    monkeypatch.setattr(cli.configuration, "load", refused)
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    monkeypatch.setattr(cli.signal, "signal", lambda number, _: waited.append(number))
+    monkeypatch.setenv("RANK", rank)
+    command = ["train", "--config", str(tmp_path / "config.yaml"), "--run", str(tmp_path)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert "r3l-learner: algorithm a.py:A: loss raised KeyError in line 7: 'kl'\n" in done.output
+    # A rank ignores SIGTERM, with which DeepSpeed's launcher ends those that rank 0 leaves.
+    assert waited == ([] if rank == "0" else [signal.SIGTERM, cli.LATER_S])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from buffer.storage.stored_rows import DrawRow, Status
 from learner import loop, rank0
 from learner.checkpoint import RunState
 from learner.loop import Training
+from learner.metrics import reward_metrics
 from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
 from learner.step.draw_rows import DrawRows
@@ -23,7 +24,15 @@ from r3l.algorithms.published.grpo import GRPO
 from r3l.algorithms.published.r3 import R3
 from r3l.algorithms.r3l import R3L
 from r3l.codec import encode
-from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
+from r3l.errors import (
+    BufferUnavailable,
+    DrawExpired,
+    LimitExceeded,
+    NotFound,
+    TrainingStopped,
+    UserError,
+    WeightsError,
+)
 from r3l.records import Group
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import load
@@ -44,11 +53,13 @@ class Service:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.waited_for: Callable[[], None] = lambda: None
+        self.draws = 0
 
     def draw(
         self, count: int, version: int, *, wait_s: float, explain: Callable[[str], object]
     ) -> None:
-        explain(f"0 of {count} groups are ready; waits for actors to finish 3")
+        self.draws += 1
+        explain(f"0 of {count} groups are ready; waits for actors to finish {2 + self.draws}")
         self.waited_for()
 
     def commit(self, draw_id: int, step: int, version: int, attempts: Sequence[Any]) -> None:
@@ -84,9 +95,14 @@ class Publisher:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
 
-    def publish(self, version: int, *of: Any) -> dict[str, float]:
+    metrics: ClassVar = {"full_bytes": 8.0, "patch_bytes": 4.0, "patch_density": 0.5}
+
+    def begin(self, version: int, *of: Any) -> dict[str, float]:
         self.calls.append(f"publish {version}")
-        return {"full_bytes": 8.0, "patch_bytes": 4.0, "patch_density": 0.5}
+        return {"copy_s": 0.25}
+
+    def published(self, wait_s: float = 0.0) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -137,7 +153,7 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     assert capsys.readouterr().err == said
 
 
-def test_a_waiting_learner_says_the_same_line_once(
+def test_a_waiting_learner_says_the_same_words_once(
     rank: Rank0, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service: Any = rank.client
@@ -168,6 +184,47 @@ def test_a_learner_that_waits_for_attempts_which_all_fail_ends_with_the_causes(
     monkeypatch.setattr(rank0, "DRAW_WAIT_S", -1.0)
     with pytest.raises(UserError, match=r"40 groups hold .*environment_KeyError \(320\)"):
         rank.draw(0)
+
+
+def test_a_batch_that_does_not_fit_is_released_and_ends_the_run_with_the_sum(
+    rank: Rank0, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*asked: Any, **more: Any) -> None:
+        raise LimitExceeded("draw 7: 4 groups have about 4 GB")
+
+    client: Any = rank.client
+    client.draw, client.release_draws = too_large, lambda who: calls.append(f"release {who}")
+    training = part(rank)
+    monkeypatch.setattr(Training, "_begin", lambda self, version: None)
+    monkeypatch.setattr(Training, "_end", lambda self, version: calls.append(f"end {version}"))
+    with pytest.raises(
+        TrainingStopped, match=r"step 1: draw 7: .* 4 GB; lower learner\.groups_per"
+    ):
+        training.execute()
+    assert calls == ["release learner", "end 0"] and rank.stopped
+
+
+def test_a_learner_that_waits_ends_once_its_weights_cannot_be_published(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def published(wait_s: float = 0.0) -> bool:
+        raise WeightsError("weights 1: could not be published", cause="not_published")
+
+    monkeypatch.setattr(rank.publisher, "published", published)
+    for wait in (lambda: rank.draw(0), lambda: rank.end(1), lambda: part(rank)._publish(2)):
+        with pytest.raises(WeightsError, match="could not be published"):
+            wait()
+
+
+def test_the_next_version_waits_for_the_one_before_and_says_so_to_the_other_ranks(
+    rank: Rank0, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [False, False, True]
+    monkeypatch.setattr(rank.publisher, "published", lambda wait_s: replies.pop(0))
+    monkeypatch.setattr(rank0, "still_waiting", lambda trainer, doing: calls.append(doing))
+    metrics = part(rank)._publish(2)
+    assert calls == ["waiting until the last weights are published"] * 2 + ["publish 2"]
+    assert metrics["weights/wait_s"] >= 0
 
 
 def test_a_learner_that_waits_for_a_silent_buffer_is_alive_and_can_be_stopped(
@@ -222,6 +279,31 @@ def test_steps_shorter_than_the_time_between_an_actors_reports_have_a_rate(
     assert all(25 <= rate <= 75 for rate in rates[3:16]) and rates[-1] == 50
 
 
+def test_a_run_ends_after_the_step_in_which_its_budget_is_used_up(
+    rank: Rank0, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank.bill.config = load(None, ["budget.tokens=25"])
+    finish(rank, DRAW, 2, StepResult(True, METRICS | {"learner/held_tokens": 8.0}))
+    assert not rank.stopped
+    finish(rank, DRAW, 3, StepResult(True, METRICS | {"learner/held_tokens": 8.0}))
+    assert rank.stopped and not rank.interrupted and rank.draw(3) is None
+    said = "budget.tokens=25 is used up (26); the run ends with a checkpoint"
+    assert said in capsys.readouterr().err
+    assert [line["bill/trained_tokens"] for line in reported(tmp_path)] == [8.0, 16.0]
+    rank.end(3)
+    assert RunFolder(tmp_path).bill()["a.1"].sampled == 10
+
+
+def test_a_run_that_waits_ends_too_when_its_budget_is_used_up(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.bill.config = load(None, ["budget.tokens=10"])
+    service: Any = rank.client
+    service.waited_for = lambda: None
+    monkeypatch.setattr(rank0, "DRAW_WAIT_S", -1.0)
+    assert rank.draw(0) is None and rank.stopped
+
+
 def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported(
     rank: Rank0, calls: list[str], tmp_path: Path
 ) -> None:
@@ -239,8 +321,9 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
         "learner/idle_share": 0.5,
         "learner/out_of_memory": 1.0,
         "group/success_base": 0.5,
-        "staleness/queue_s": 2.0,
+        "time/queue_s": 2.0,
         "weights/patch_density": 0.5,
+        "weights/copy_s": 0.25,
         "weights/version_lag": 1.0,
         "buffer/expired_stale": 1.0,
         "actor/generated_tokens": 10.0,
@@ -317,6 +400,17 @@ def test_a_step_without_a_readable_reflection_is_reported_with_the_beginning_of_
     read, line = reported(tmp_path)
     assert "unread" not in read and line["unread"] == "'Well, I think'"
     assert line["group/reflection_not_json"] == 1.0
+
+
+def test_problems_of_earlier_steps_count_in_the_share_that_one_reply_earns(
+    rank: Rank0, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_metrics, "FEW_PROBLEMS", 2)
+    other = msgspec.structs.replace(GROUP, task=msgspec.structs.replace(GROUP.task, env="other"))
+    finish(rank, DRAW, 2, StepResult(True, dict(METRICS)))
+    finish(rank, Draw.read(ROW, NOW, [encode(other)]), 3, StepResult(True, dict(METRICS)))
+    few, enough = reported(tmp_path)
+    assert "group/one_reply" not in few and enough["group/one_reply"] == 1.0
 
 
 def test_the_share_of_groups_without_retries_is_reported_if_the_algorithm_retries(

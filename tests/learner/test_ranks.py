@@ -1,4 +1,4 @@
-"""What rank 0 draws reaches the other ranks as it came. The process group is played: what rank 0
+"""Other ranks learn which batch rank 0 has drawn. The process group is played: what rank 0
 broadcasts is what rank 1 receives, in the same order, shapes and formats."""
 
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from buffer import Draw
 from buffer.storage.stored_rows import DrawRow, Status
@@ -49,26 +50,21 @@ def rank(number: int) -> Any:
     return SimpleNamespace(rank=number, world=2, device=torch.device("cpu"))
 
 
-def test_every_rank_has_the_records_and_the_weights_that_rank_0_drew(
+def test_every_rank_knows_which_batch_was_drawn_and_only_rank_0_has_its_groups(
     sent: list[torch.Tensor],
 ) -> None:
-    records = [encode(group) for group in GROUPS]
-    share_draw(rank(0), draw_of(records))
-    assert sent[-1].numpy().tobytes().endswith(b"".join(records))
-    draw = receive_draw(rank(1))
-    assert draw is not None and not sent
-    assert draw == draw_of(records) and draw.records == records
-    assert [(group.group_id, group.state) for group in draw.groups] == [
-        (group.group_id, "drawn") for group in GROUPS
-    ]
-
-
-def test_recalled_attempts_follow_the_groups(sent: list[torch.Tensor]) -> None:
     joined = [Recalled(group.group_id, "g9", group.trajectories[0]) for group in GROUPS[:2]]
-    share_draw(rank(0), draw_of([encode(one) for one in (*GROUPS, *joined)]))
+    drawn = draw_of([encode(one) for one in (*GROUPS, *joined)])
+    own = share_draw(rank(0), drawn)
+    assert sum(each.nbytes for each in sent) < 1000
     draw = receive_draw(rank(1))
-    assert draw is not None and len(draw.groups) == 3
-    assert [encode(one) for one in draw.recalled] == [encode(one) for one in joined]
+    assert draw is not None and own is not None and not sent
+    assert draw.row == own.row == drawn.row and draw.row.groups == ("g0", "g1", "g2")
+    assert (draw.groups, draw.recalled, draw.records, own.records) == ([], [], (), ())
+    assert [encode(group) for group in own.groups] == [
+        encode(replace(group, state="drawn", times={})) for group in GROUPS
+    ]
+    assert [encode(one) for one in own.recalled] == [encode(one) for one in joined]
 
 
 def test_without_a_draw_every_rank_stops(sent: list[torch.Tensor]) -> None:

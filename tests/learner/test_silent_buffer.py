@@ -71,7 +71,7 @@ def test_two_ranks_wait_for_a_stopped_buffer_and_for_late_groups_and_evaluations
     copied = f"learner.on_checkpoint=cp -r {{folder}} {there}/"
     prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=4", "eval.tasks=1", copied)
     served = serve(tmp_path / "store", *buffer_options())
-    with Recording(served.endpoint, before=late, timeout_s=120) as recording:
+    with Recording(served.endpoint, before=late, timeout_s=500) as recording:
         served.process.send_signal(signal.SIGSTOP)
         learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")
         until(lambda: said(learner, "r3l-learner ready") or learner.process.poll() is not None)

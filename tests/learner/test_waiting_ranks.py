@@ -42,7 +42,7 @@ for hangs, port in enumerate(ports):
         exchange.share_draw(trainer, draw)
     else:
         draw = exchange.receive_draw(trainer)
-    print("rank", rank, "has", draw.groups[0].group_id, draw.row.weights, flush=True)
+    print("rank", rank, "has", draw.row.groups[0], draw.row.weights, flush=True)
     try:
         if rank == hangs:
             time.sleep(11)

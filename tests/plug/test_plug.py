@@ -8,6 +8,7 @@ import torch
 import r3l
 from r3l.algorithms.losses import TokenBatch
 from r3l.algorithms.registry import REGISTRY
+from r3l.algorithms.rehearsal.rules import made_up_answer
 from tests.plug import worlds
 from tests.plug.files.help_where_all_failed import HelpWhereAllFailed
 from tests.plug.files.own_parts import (
@@ -47,6 +48,8 @@ def answered(algorithm, batch):
     draw = np.random.default_rng(0)
     answers = {
         query.key: np.where(query.mask, -draw.random(len(query.mask)), 0).astype(np.float32)
+        if query.find != "topk"
+        else made_up_answer(query)
         for query in algorithm.queries(batch)
     }
     return batch.answered(answers)

@@ -105,4 +105,5 @@ def test_the_core_explores_with_five_small_libraries_and_says_what_other_names_n
     assert states == "['done', 'done', 'skipped', 'skipped']"
     assert needs[0].startswith("r3l.Trainer needs torch, which is not installed; run ")
     assert "r3l[cpu]" in needs[0] and needs[1].startswith("r3l.LocalPolicy needs ")
-    assert needs[2].startswith("r3l.BufferClient needs msgpack")
+    assert needs[2].startswith("r3l.BufferClient needs zmq, ")
+    assert needs[2].endswith("pip install r3l pyzmq")

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from actors.engine import CPU_ENVIRONMENT
+from actors.engine import CPU_ENVIRONMENT, EAGER
 
 PROMPT = list(range(300, 340))
 
@@ -30,6 +30,6 @@ def generate(folder: str) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    os.environ |= CPU_ENVIRONMENT
+    os.environ |= CPU_ENVIRONMENT | EAGER
     for given in sys.argv[1:]:
         print(json.dumps(generate(given)), flush=True)

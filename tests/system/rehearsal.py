@@ -7,6 +7,7 @@ ranks work on CPUs, and the engines of the actors guess.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +33,8 @@ SETTINGS = (
 class Rehearsed(ProcessCommands):
     """The commands of the plan, on CPUs."""
 
-    def _ranks(self) -> list[str]:
-        return ["--num_gpus", str(self.plan.topology.count)]
+    def _places(self) -> Sequence[int | str]:
+        return range(self.plan.topology.count)
 
     def rank(self) -> Command:
         on_cpus = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

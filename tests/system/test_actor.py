@@ -20,16 +20,20 @@ from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from envs.registry import task_source
 from launch.checks.presets import DEMO
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.models.model_path import builtin_policy
 from r3l.notices import NOTICE_LINE
 from r3l.records import Group
 from r3l.run import config as configuration
+from tests.forks import Forked
 from tests.processes import command_line, lives
 
 pytestmark = pytest.mark.system
 PATIENCE = 300.0  # ends a hang; it asserts no speed
 ROOT = Path(__file__).parent.parent.parent
+Process = subprocess.Popen[str] | Forked
+GUESSING = ("tests.system.simulated_actor", "vllm.entrypoints.openai.chat_completion.protocol")
+"""What an actor imports whose engine guesses. The gateway reads agents' calls with vLLM."""
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -46,7 +50,7 @@ class Job:
     def __init__(self, folder: Path, *settings: str, lease_s: int = 300) -> None:
         self.folder = folder
         service, self.keys, self.learner_keys = generate(folder / "keys")
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Process] = []
         self.log = folder / "actor.log"
         demo = configuration.load(DEMO, [f"model={builtin_policy()}", *settings])
         self.config = folder / "config.yaml"
@@ -79,14 +83,16 @@ class Job:
         self.processes.append(process)
         return process
 
-    def join(self, name: str, module: str = "actors.cli") -> subprocess.Popen[str]:
+    def join(self, name: str, module: str = "actors.cli") -> Process:
+        arguments = ["--config", str(self.config), "--name", name, "--keys", str(self.keys)]
+        arguments += ["--buffer", self.buffer, "--weights", self.publisher.endpoint]
         with self.log.open("a") as log:
-            return self.start(
-                module,
-                *("--config", str(self.config), "--name", name, "--keys", str(self.keys)),
-                *("--buffer", self.buffer, "--weights", self.publisher.endpoint),
-                stdout=log.fileno(),
-            )
+            out = log.fileno()
+            if not module.startswith("tests.system."):
+                return self.start(module, *arguments, stdout=out)
+            guessing = Forked(module, arguments, imported=GUESSING, stdout=out, stderr=out)
+        self.processes.append(guessing)
+        return guessing
 
     def puts(self) -> int:
         return self.client.stats().puts
@@ -102,7 +108,7 @@ class Job:
         assert isinstance(lease, Lease)
         return lease
 
-    def kill(self, *actors: subprocess.Popen[str]) -> None:
+    def kill(self, *actors: Process) -> None:
         for actor in actors:
             actor.kill()
             actor.wait()
@@ -130,7 +136,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
-def engines_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def engines_of(process: Process) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children(recursive=True)
     return [p for p in children if "EngineCore" in " ".join(command_line(p))]
 

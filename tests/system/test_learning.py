@@ -1,4 +1,4 @@
-"""A real run that learns nothing says why, and a healthy one says nothing."""
+"""A real run that learns little says why, and a healthy one says nothing."""
 
 import re
 import subprocess
@@ -28,11 +28,10 @@ BROKEN = ("learner.lr=0.3", "learner.warmup_steps=0", "learner.grad_clip=1000", 
     [
         (["algorithm=grpo", "actor.max_model_len=64"], ["are cut off by the context"]),
         (["actor.max_response_tokens=1"], ["are cut off at their limit"]),
-        ([*HOPELESS], ["no response gives an answer", "rewards of every group are equal",
-                       "no retry is better"]),
+        ([*HOPELESS], ["no response gives an answer", "no success yet in .* rewards of 100% of"]),
         ([*HOPELESS, "env.options.reward=1.0"], ["the tasks are solved already"]),
         (["actor.max_reflection_tokens=22", "algorithm.constrained_reflection=false"],
-         ["no reflection can be read .*; one begins "]),
+         ["reflections cannot be read .*; one begins "]),
         ([*HOPELESS, *CHANCE, *FLAT], ["the policy's entropy is"]),
         ([*HOPELESS, *CHANCE, *BROKEN], ["far from the one that sampled|entropy is|KL to the ref"]),
         (["learner.lr=1e-12"], ["lost in rounding"]),
@@ -40,12 +39,13 @@ BROKEN = ("learner.lr=0.3", "learner.warmup_steps=0", "learner.grad_clip=1000", 
     ],
     ids="context responses world solved reflections flat broken rounding healthy".split(),
 )  # fmt: skip
-def test_a_run_that_learns_nothing_says_why(
+def test_a_run_that_learns_little_says_why(
     tmp_path: Path, arguments: list[str], causes: list[str]
 ) -> None:
     command = [sys.executable, "-m", "launch.cli", "--run", str(tmp_path / "run"), "--actors", "1"]
     made = subprocess.run([*command, *SMALL, *arguments], capture_output=True, text=True, cwd=ROOT)
-    said = [line for line in made.stdout.splitlines() if line.startswith("learns nothing: ")]
+    starts = ("learns little or nothing: ", "note on learning: ")
+    said = [line for line in made.stdout.splitlines() if line.startswith(starts)]
     assert made.returncode == 0, made.stdout + made.stderr
     assert all(any(re.search(cause, line) for line in said) for cause in causes), said
-    assert bool(said) == bool(causes), said
+    assert any(line.startswith(starts[0]) for line in said) == bool(causes), said

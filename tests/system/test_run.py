@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from learner.metrics.tags import check_tag
+from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.process_list import every_process
 from tests.buffer.fakes import until
 from tests.processes import command_line, lives
@@ -84,6 +86,15 @@ class Finished:
         return self.reached + 4
 
 
+def until_ready(run: Path, name: str) -> None:
+    """Waits until a process has said that it is ready: one that never was is not started again.
+    The first steps after a resume may be of stored groups, before an actor is there."""
+    deadline = time.monotonic() + 200
+    while RunFolder(run).status_of(name) is None:
+        assert time.monotonic() < deadline, name
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     run = tmp_path_factory.mktemp("runs") / "finished"
@@ -108,8 +119,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
                 p for p in every_process()
                 if module in (words := command_line(p)) and str(run) in " ".join(words)
             )  # fmt: skip
+            until_ready(run, "actor-0" if module == "actors.cli" else "buffer")
             victim.kill()
-    assert resumed.wait(timeout=200) == 0 and not victims, found
+    assert resumed.wait(timeout=200) == 0 and not victims, found.resumed
     return found
 
 
@@ -139,6 +151,31 @@ def test_a_run_ends_with_its_evaluation_line(finished: Finished) -> None:
     assert any(line.startswith("model: ") for line in lines), lines
     assert any(line.startswith("next: r3l-eval --run ") for line in lines), lines
     assert sum(line.startswith("step ") for line in lines) == 4
+    assert re.match(r"bill: [\d,]+ tokens sampled, ", lines[-1]), lines
+    assert "## Evaluation" in (finished.run / "model" / "README.md").read_text()
+
+
+@pytest.mark.nightly  # by day: tests/learner/test_rank0.py::test_a_run_ends_after_the_step…
+def test_a_budget_ends_a_run_with_a_checkpoint_and_a_larger_one_continues_it(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "runs" / "spent"
+    process = launch(run, "--steps", "40", "budget.tokens=40000")
+    said, _ = process.communicate(timeout=400)
+    assert process.returncode == 0 and processes_of(run) == []
+    last = said.splitlines()[-1]
+    assert last.startswith("bill: ") and "budget.tokens=40000 is used up" in last
+    found = re.search(r"ended at step (\d+) of 40 with a checkpoint, continue with", last)
+    assert found is not None, last
+    reached = int(found[1])
+    assert (run / "checkpoints" / f"step-{reached:06d}").is_dir() and (run / "model").is_dir()
+    refused = launch(run, "--resume")
+    said, _ = refused.communicate(timeout=200)
+    assert refused.returncode == 2 and "budget.tokens=40000: " in said
+    used = sum(usage.tokens for usage in RunFolder(run).bill().values())
+    more = launch(run, "--resume", "--steps", str(reached + 1), "budget.tokens=null")
+    assert more.communicate(timeout=400) and more.returncode == 0
+    assert sum(usage.tokens for usage in RunFolder(run).bill().values()) > used
 
 
 def test_a_run_folder_holds_config_logs_and_checkpoint(finished: Finished) -> None:
@@ -191,7 +228,7 @@ def test_tensorboard_shows_every_promised_metric(finished: Finished) -> None:
         "group/generated_tokens",
         "staleness/mean",
         "staleness/max",
-        "staleness/queue_s",
+        "time/queue_s",
         "buffer/complete",
         "buffer/trained",
         "actor/tokens_per_s",

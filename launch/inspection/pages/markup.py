@@ -109,12 +109,12 @@ def grid(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
 
 
 def folded(summary: str, *inside: object) -> Html:
-    """Returns what a reader opens with a click."""
+    """Returns an element that shows `summary`, and shows the rest after a click."""
     return element("details", element("summary", summary), *inside)
 
 
 def long_text(text: str, kind: str = "") -> Html:
-    """Returns a text with its line breaks, cut after TEXT characters. The cut is said."""
+    """Returns a text with its line breaks, cut after TEXT characters. Says so if it is cut."""
     if len(text) > TEXT:
         text = f"{text[:TEXT]}… ({len(text) - TEXT:,} more characters)"
     return element("div", text, class_=f"text {kind}".strip())

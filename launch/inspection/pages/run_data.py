@@ -18,6 +18,8 @@ from learner.evaluation.conversation import Conversation
 from learner.evaluation.evaluation_folder import read_attempts
 from learner.evaluation.evaluator import EVALUATIONS
 from r3l.records import Group
+from r3l.run.bill import Usage
+from r3l.run.bill import total as total_used
 from r3l.run.config import RunConfig
 from r3l.run.files.progress_lines import EvalLine, History
 from r3l.run.files.run_folder import Machine, RunFolder
@@ -66,6 +68,7 @@ class RunData:
     versions: dict[str, str] = field(default_factory=dict)
     machines: list[Machine] = field(default_factory=list)
     best: EvalLine | None = None
+    used: Usage | None = None
     hangs: int = 0
     skipped: int = 0
     bytes: int = 0
@@ -86,17 +89,19 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Reads a run. Raises UserError only if no run was started in the folder."""
-    data = RunData(folder.started())
+    data = RunData(folder.found())
     data.config = data.read("settings", folder.settings, None)
     data.config_text = data.read("settings as text", partial(_text, folder.config_file), "")
     data.history = data.read("progress.jsonl", folder.history, data.history)
     data.versions = data.read("versions.json", folder.versions, {})
     data.machines = data.read("machines.jsonl", folder.machines, [])
     data.best = data.read("best/", folder.best_evaluation, None)
+    bill = data.read("bill.json", folder.bill, dict[str, Usage]())
+    data.used = total_used(bill.values()) if bill else None
     data.hangs = data.read("hangs.jsonl", lambda: len(folder.hangs()), 0)
     data.skipped = data.read("skipped.jsonl", lambda: _lines(folder.skipped_file), 0)
     data.bytes = data.read("the folder's size", lambda: _size(folder.path), 0)
-    if (folder.store / "data.mdb").is_file():
+    if (folder.store / "data.mdb").is_file() or data.history.reached:
         data.stored = data.read("the store", partial(_stored, folder.store, data), Stored())
     data.evaluated = _evaluations(data)
     return data

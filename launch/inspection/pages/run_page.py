@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from launch.inspection.pages import side_by_side
 from launch.inspection.pages.curve_svg import (
@@ -29,10 +28,10 @@ from launch.inspection.pages.markup import (
 )
 from launch.inspection.pages.run_data import RunData, courses, points_of, tags, total
 from learner.evaluation.metrics import INTERVAL, Comparison, compare
-from r3l.run.config import RunConfig
+from r3l.run.bill import amount
+from r3l.run.cards import changed_settings
 from r3l.run.files.progress_lines import EvalLine
 from r3l.settings.error_text import shown
-from r3l.settings.section import flat_settings
 
 SHARES: Mapping[str, Mapping[str, str]] = {
     "Success in training": {
@@ -273,11 +272,29 @@ def _costs(data: RunData) -> Html:
         *spent,
         ("tokens sampled for steps", "not measured" if tokens is None else f"{tokens:,.0f}"),
         ("tokens sampled to evaluate", played if evaluated else "not measured"),
+        *_bill(data),
         ("ranks of the learner", machine.get("ranks", "not recorded")),
         ("GPU of the learner", machine.get("GPU", "none" if machine else "not recorded")),
         ("the run's folder", f"{data.bytes / GIB:.2f} GiB"),
         ("skipped steps", data.skipped), ("hangs of the learner", data.hangs),
     ])  # fmt: skip
+
+
+def _bill(data: RunData) -> list[tuple[str, object]]:
+    """Returns what all processes used, with its amount if anything has a price."""
+    used = data.used
+    if used is None:
+        return [("all tokens, CPU and GPU hours", "not measured")]
+    tokens = (f"{used.sampled:,.0f} sampled, {used.read:,.0f} read, "
+              f"{used.trained:,.0f} trained")  # fmt: skip
+    rows: list[tuple[str, object]] = [
+        ("all tokens, evaluations included", tokens),
+        ("CPU time of all processes", _span(used.cpu_s)),
+        ("GPU time, each GPU while its process ran", _span(used.gpu_s)),
+    ]
+    if data.config is not None and data.config.cost.priced:
+        rows.append(("amount at the prices of cost", f"{amount(used, data.config.cost):.2f}"))
+    return rows
 
 
 def _findings(wrong: Sequence[tuple[str, str]]) -> Html:
@@ -297,14 +314,6 @@ def _settings(data: RunData) -> Html:
     return joined(*parts, folded("all settings", whole))
 
 
-def changed_settings(config: RunConfig) -> dict[str, Any]:
-    """Returns the settings that differ from their defaults, keyed by their full names."""
-    values = flat_settings(config.model_dump(mode="json"))
-    usual = RunConfig(algorithm=type(config.algorithm)()).model_dump(mode="json")
-    defaults = flat_settings(usual)
-    return {key: value for key, value in values.items() if defaults.get(key) != value}
-
-
 def not_measured(data: RunData, alive: bool) -> list[str]:
     """Says what a reader of the page might miss, and why it is missing."""
     known, evaluations = tags(data), data.history.evaluations
@@ -317,12 +326,15 @@ def not_measured(data: RunData, alive: bool) -> list[str]:
         found.append("retries: no step has any")
     if "learner/kl_reference" not in known:
         found.append("the distance to the reference model")
-    found += ["energy and money", "time of the actors apart from the steps"]
+    priced = data.config is not None and data.config.cost.priced and data.used is not None
+    found.append("energy" if priced else "energy and money")
     if _state(data, alive) and data.config is not None:
         left = data.config.learner.steps - data.history.reached
         found.append(f"the run's last {left} steps, which were not trained")
     if data.history.damaged:
         found.append(f"{data.history.damaged} damaged lines of progress.jsonl, which are left out")
+    if data.history.cut:
+        found.append("the last line of progress.jsonl, which is cut off")
     return found + [f"not readable: {cause}" for cause in data.unread]
 
 

@@ -54,8 +54,8 @@ class POPE(FromSuccess):
     )
 
     def choose(self, groups: Sequence[StoredGroup], random: np.random.Generator) -> Chosen | None:
-        """Draws one of the solutions of a hard task. Its guidance is as long as that of the task's
-        newest guided group, and one step longer if no attempt of that succeeded."""
+        """Draws one of the solutions of a hard task. Its guidance is as long as in the task's
+        newest guided group, or one step longer if no attempt of that group succeeded."""
         solution = random_success(groups, random) if self.is_hard(groups) else None
         if solution is None:
             return None

@@ -13,13 +13,13 @@ from r3l.records import SUCCESS, Trajectory
 
 
 class RAFT(Algorithm):
-    """RAFT: the full successes are imitated, all other attempts are left out."""
+    """RAFT. Imitates the full successes and leaves out all other attempts."""
 
     name: Literal["raft"] = Field("raft", description="algorithm")
 
     def weigh(
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
-        """Leaves out failures, unless stored attempts joined the group: then they count."""
+        """Leaves out failures. If stored attempts joined the group, keeps its failures too."""
         keep = np.full(len(rewards), recalled > 0) | (rewards >= SUCCESS)
         return left_out(advantages.successes(rewards), keep)

@@ -51,7 +51,7 @@ class RestartFromSuccess(FromSuccess):
     def _stages_have_a_direction(self) -> Self:
         if self.back >= self.forward:
             raise ValueError(
-                f"back {self.back:g} is not less than forward {self.forward:g}; lower it"
+                f"back {self.back:g} must be less than forward {self.forward:g}; lower back"
             )
         return self
 

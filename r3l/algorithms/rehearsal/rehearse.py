@@ -74,7 +74,7 @@ class _Rehearsal:
         self.stored: list[Group] = []
         plain = partial(Algorithm.explore, algorithm)
         self.stored += [
-            self._group(f"g{i}", GroupPlan(3), self._explored(i, "mixed", GroupPlan(3), plain))
+            self._group(f"g{i}", GroupPlan(3), self._explore(i, "mixed", GroupPlan(3), plain))
             for i in (1, 2)
         ]
         self.history = [each for group in self.stored for each in attempts_of(group)]
@@ -139,19 +139,19 @@ class _Rehearsal:
     def _groups(self, plan: GroupPlan) -> list[Group]:
         """Explores groups of a plan."""
         explore = self.algorithm.explore
-        made = self._explored(3, "mixed", plan, explore)
+        made = self._explore(3, "mixed", plan, explore)
         groups = [self._group(f"mixed {plan.kind}", plan, made)]
         if plan.slots > MANY_SLOTS:
             return groups
         half = made[: len(made) // 2]
-        self._explored(4, "mixed", plan, explore, half, "continued by another actor")
+        self._explore(4, "mixed", plan, explore, half, "continued by another actor")
         others: tuple[Course, ...] = ("failed", "successful")
         for course in others:
-            made = self._explored(5, course, plan, explore)
+            made = self._explore(5, course, plan, explore)
             groups.append(self._group(f"{course} {plan.kind}", plan, made))
         return groups
 
-    def _explored(
+    def _explore(
         self,
         seed: int,
         course: Course,

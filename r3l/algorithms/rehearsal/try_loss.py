@@ -71,7 +71,7 @@ def token_batch(rows: Sequence[Row]) -> TokenBatch:
     def padded(values: Sequence[Any], dtype: Any) -> Tensor:
         made = torch.zeros(len(values), max(map(len, values)), dtype=dtype)
         for i, row in enumerate(values):
-            made[i, : len(row)] = torch.as_tensor(np.asarray(row)).to(dtype)
+            made[i, : len(row)] = torch.tensor(row).to(dtype)  # as_tensor warns of read-only rows
         return made
 
     shifts = [np.random.default_rng(len(r.mask)).uniform(-1, 0, len(r.mask)) for r in rows]

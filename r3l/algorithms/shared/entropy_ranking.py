@@ -38,7 +38,7 @@ def truncated(group: Group) -> list[int]:
 
 def queries(batch: Batch) -> Iterator[Query]:
     """Asks for the token entropies of all attempts that are ranked, each in the context that the
-    policy read. A single one has no rank to find."""
+    policy read. Skips a group with a single such attempt, which needs no ranking."""
     for group in batch.groups:
         places = truncated(group)
         for place in places if len(places) > 1 else ():

@@ -3,8 +3,9 @@ lines, such as the half line that a killed process left."""
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +20,12 @@ TAIL_BYTES = 1 << 20  # more than a line
 
 @dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The readable lines of a file. `damaged`: the number of unreadable lines."""
+    """The readable lines of a file. `damaged`: the number of unreadable lines. `cut`: whether the
+    file ends in half a line, which does not count as damaged."""
 
     values: list[T]
     damaged: int = 0
+    cut: bool = False
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
@@ -63,12 +66,39 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     except FileNotFoundError:
         return Lines([])
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); repair the file") from None
+        raise _unreadable(path, error) from None
     ends = [half] if half[:-1].endswith(b'"}') else []  # a whole line without its line break
     lines = parsed([*(whole.split(b"\n") if whole else ()), *ends], parse)
     if lines.damaged:
         log.warning("%s: %d damaged lines are left out", path, lines.damaged)
-    return lines
+    return replace(lines, cut=bool(half) and not ends)
+
+
+def newest_first(path: Path) -> Iterator[bytes]:
+    """Yields a file's complete lines from its end on. Reads TAIL_BYTES at a time, only as far as
+    lines are asked for. Raises UserError if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            at, rest, ended = file.seek(0, os.SEEK_END), b"", False
+            while at:
+                begin = max(at - TAIL_BYTES, 0)
+                file.seek(begin)
+                rest, *lines = (file.read(at - begin) + rest).split(b"\n")
+                at = begin
+                if lines and not ended:
+                    lines.pop()  # half a line, or nothing after the last line break
+                    ended = True
+                yield from reversed(lines)
+            if ended:
+                yield rest
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be read ({error.strerror}); repair the file")
 
 
 def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:

@@ -1,5 +1,6 @@
 """The lines of `progress.jsonl`: a learner's reports to its launcher and to later readers."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -67,6 +68,8 @@ KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "aga
 """The class of a line, by the `kind` in its JSON object."""
 STEP_BEGINS = b'{"kind": "step"'
 """The beginning of a step's line."""
+EVAL_BEGINS = b'{"kind": "eval"'
+"""The beginning of an evaluation's line."""
 
 
 def to_json(line: ProgressLine) -> dict[str, Any]:
@@ -91,11 +94,13 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps not discarded by a restart, and each version's last evaluation; oldest first."""
+    """The steps not discarded by a restart, and each version's last evaluation; oldest first.
+    `damaged`: unreadable lines. `cut`: whether the file ends in half a line."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]
     damaged: int = 0
+    cut: bool = False
 
     @property
     def reached(self) -> int:
@@ -103,7 +108,7 @@ class History:
         return self.steps[-1].step if self.steps else 0
 
 
-def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
+def history_of(lines: Iterable[ProgressLine], damaged: int = 0, *, cut: bool = False) -> History:
     """Builds the history from all lines in order. Leaves out steps that a restart lost."""
     steps, evaluations = list[StepLine](), dict[int, EvalLine]()
     for line in lines:
@@ -115,4 +120,19 @@ def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
             steps.pop()
         if isinstance(line, StepLine):
             steps.append(line)
-    return History(steps, [evaluations[step] for step in sorted(evaluations)], damaged)
+    return History(steps, [evaluations[step] for step in sorted(evaluations)], damaged, cut)
+
+
+def last_steps(newest_first: Iterable[ProgressLine], count: int) -> list[StepLine]:
+    """Returns the last `count` steps that `history_of` would keep, oldest first. Takes no more of
+    the lines than it needs."""
+    steps, first_void = list[StepLine](), math.inf
+    for line in newest_first:
+        if isinstance(line, AgainLine):
+            first_void = min(first_void, line.step + 1)
+        elif isinstance(line, StepLine) and line.step < first_void:
+            first_void = line.step
+            steps.append(line)
+            if len(steps) == count:
+                break
+    return steps[::-1]

@@ -5,7 +5,9 @@
     machines.jsonl                                                     what steps are computed on
     .last-heartbeat, hangs.jsonl, skipped.jsonl, limits.json           health of the learner
     processes/actor-0.json                                             what a process reports
+    bill.json                                                          what it has used so far
     best/evaluation.json, versions.json, .wandb-id                     outputs
+    data-sets.json                                                     commits of what it reads
 
 Some files may be missing. An empty file counts as missing, because a power loss may leave a file
 empty. Damaged files and empty settings raise an error that names the file. Other modules own the
@@ -32,9 +34,17 @@ from r3l.files.checksums import text_with_checksum
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.models.model_folder import user_path
 from r3l.run import config as configuration
+from r3l.run.bill import Usage
 from r3l.run.config import RunConfig
 from r3l.run.files import json_lines, progress_lines
-from r3l.run.files.progress_lines import STEP_BEGINS, EvalLine, History, ProgressLine
+from r3l.run.files.progress_lines import (
+    EVAL_BEGINS,
+    STEP_BEGINS,
+    EvalLine,
+    History,
+    ProgressLine,
+    StepLine,
+)
 from r3l.run.process.last_heartbeat import HEARTBEAT
 from r3l.text import plain
 
@@ -129,8 +139,20 @@ class RunFolder:
         return self.own_config.is_file()
 
     def started(self) -> Self:
-        """Returns this folder. Raises UserError if no run has been started here."""
-        if not self.exists:
+        """Returns this folder. Raises UserError if no run has been started here, or if the run has
+        lost its settings."""
+        if not self.found().exists:
+            raise UserError(
+                f"run {self.path}: has lost its config.yaml; restore it from a copy, or from the "
+                "newest config.before-step-*.yaml there"
+            )
+        return self
+
+    def found(self) -> Self:
+        """Returns this folder, also if the run has lost its settings. Raises UserError if no run
+        has been started here."""
+        traces = (self.progress, self.store / "data.mdb")
+        if not self.exists and not any(path.is_file() for path in traces):
             raise UserError(
                 f"run {self.path}: has no config.yaml, so no run was started there; check the name"
             )
@@ -202,9 +224,27 @@ class RunFolder:
         json_lines.thin(self.progress, PROGRESS_BYTES, STEP_BEGINS)
 
     def history(self) -> History:
-        """Reads the run's steps and evaluations, except for steps lost in a restart."""
+        """Reads the run's steps and evaluations, except for steps lost in a restart. 10,000 steps
+        of 150 metrics (43 MB) take about 4.5 s and 230 MB of memory; `last_steps` and `evaluations`
+        read less."""
         lines = json_lines.read(self.progress, progress_lines.from_json)
-        return progress_lines.history_of(lines.values, lines.damaged)
+        return progress_lines.history_of(lines.values, lines.damaged, cut=lines.cut)
+
+    def last_steps(self, count: int) -> list[StepLine]:
+        """Reads the last `count` steps, as `history` has them, from the end of the file. Leaves out
+        damaged lines, which `history` counts."""
+        ends = json_lines.newest_first(self.progress)
+        parsed = (json_lines.parsed([line], progress_lines.from_json).values for line in ends)
+        return progress_lines.last_steps((line for values in parsed for line in values), count)
+
+    def evaluations(self) -> list[EvalLine]:
+        """Reads each version's last evaluation, as `history` has them, without the steps. Leaves
+        out damaged lines, which `history` counts."""
+        ends = json_lines.newest_first(self.progress)
+        lines = json_lines.parsed(
+            [line for line in ends if line.startswith(EVAL_BEGINS)], progress_lines.from_json
+        )
+        return progress_lines.history_of(reversed(lines.values)).evaluations
 
     def add_machine(self, step: int, facts: Mapping[str, str]) -> None:
         """Records what a learner that starts at version `step` computes on, unless the learner
@@ -294,6 +334,16 @@ class RunFolder:
         limits = read_json(path, remedy, LoweredLimits)
         return configured if limits is None else min(configured, limits.tokens_per_micro_batch)
 
+    # ── the bill ────────────────────────────────────────────────────────────────────────
+
+    def bill(self) -> dict[str, Usage]:
+        """Reads what each process has used since the run began; {} before the first step."""
+        remedy = "delete it; the bill then begins again at 0"
+        return read_json(self.path / "bill.json", remedy, dict[str, Usage]) or {}
+
+    def write_bill(self, processes: Mapping[str, Usage]) -> None:
+        write_json(self.path / "bill.json", {name: asdict(u) for name, u in processes.items()})
+
     # ── outputs ─────────────────────────────────────────────────────────────────────────
 
     def best_evaluation(self) -> EvalLine | None:
@@ -308,6 +358,15 @@ class RunFolder:
 
     def write_versions(self, versions: Mapping[str, str]) -> None:
         write_json(self.path / "versions.json", versions)
+
+    def data_sets(self) -> dict[str, str]:
+        """Reads the commit of each data set of the hub that the run reads, keyed by name; {} if
+        it reads none."""
+        remedy = "delete it; a resume then takes the rows that the cache has"
+        return read_json(self.path / "data-sets.json", remedy, dict[str, str]) or {}
+
+    def write_data_sets(self, commits: Mapping[str, str]) -> None:
+        write_json(self.path / "data-sets.json", commits)
 
     def service_id(self, service: str) -> str:
         """Reads the id of this run at a service such as wandb; "" if the run has none."""

@@ -12,6 +12,9 @@ from r3l.errors import UserError
 from r3l.run.process.file_modes import set_file_modes
 from r3l.text import printable
 
+version_option = click.version_option(package_name="r3l", message="r3l %(version)s")
+"""The option --version of every command."""
+
 
 def echo(text: str, *, err: bool = False) -> None:
     """Prints a line. Escapes control characters, since the text may come from a model. Use this
@@ -68,7 +71,7 @@ class OneLine(click.Command):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
         except click.UsageError as error:
-            message = " ".join(error.format_message().split())
+            message = " ".join((self.explained(error) or error.format_message()).split())
             end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
             tell(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
@@ -77,6 +80,10 @@ class OneLine(click.Command):
         finally:
             _drop_unwritten()
         sys.exit(2)
+
+    def explained(self, error: click.UsageError) -> str:
+        """Explains a fault of the command line better than click does, or returns ""."""
+        return ""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command's function. Files that the function writes are private."""

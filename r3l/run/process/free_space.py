@@ -14,7 +14,7 @@ SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
     """Raises UserError if a run's disk or shared memory lacks space. Checkpoints and models need
     `copies` * `model_bytes` of disk."""
-    needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
+    needed, free = 2 * DISK_FLOOR + copies * model_bytes, free_bytes(run)
     if free < needed:
         raise UserError(
             f"run {run}: its disk has {free // MIB} MiB free, but the run needs {needed // MIB} "
@@ -27,14 +27,14 @@ def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
 
 def lacking_space(run: Path) -> str:
     """Returns a warning line if the run's disk or shared memory is nearly full, else ""."""
-    if (free := _free(run)) < DISK_FLOOR:
+    if (free := free_bytes(run)) < DISK_FLOOR:
         return f"{free // MIB} MiB are free on the disk of {run}; free some space"
     return lacking_shared_memory()
 
 
 def lacking_shared_memory() -> str:
     """Returns a warning line if this machine has almost no shared memory left, else ""."""
-    if not SHARED_MEMORY.is_dir() or (free := _free(SHARED_MEMORY)) >= SHARED_FLOOR:
+    if not SHARED_MEMORY.is_dir() or (free := free_bytes(SHARED_MEMORY)) >= SHARED_FLOOR:
         return ""
     return (
         f"{SHARED_MEMORY}: {free // MIB} MiB are free, but engines and learners "
@@ -42,7 +42,7 @@ def lacking_shared_memory() -> str:
     )
 
 
-def _free(path: Path) -> int:
+def free_bytes(path: Path) -> int:
     """Returns the free bytes on the disk of a path. The path need not exist."""
     while not path.exists() and path != path.parent:
         path = path.parent

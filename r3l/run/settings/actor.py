@@ -1,6 +1,7 @@
 """Settings of the actors (actors.actor, actors.engine)."""
 
 import re
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -11,11 +12,22 @@ from r3l.settings.section import Section, without_words
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d+){1,3}|\[?::1\]?")
 
 
-class ModelServer(Section):
-    """A server for an agent's requests to models other than the policy."""
+POLICY_NAMES = ("policy", "policy-untrained")
+"""What a model's name may stand for, besides a server: the policy, trained or not."""
 
-    url: str = Field(description="its base URL, such as https://host/v1")
+
+class ModelServer(Section):
+    """What answers an agent's requests for a model by name."""
+
+    url: str = Field(
+        description="its base URL, such as https://host/v1; or policy, or policy-untrained: the "
+        "policy answers and its replies are trained, or not"
+    )
     key: str = Field("", description="the environment variable that holds its API key")
+
+    @property
+    def is_policy(self) -> bool:
+        return self.url in POLICY_NAMES
 
     @model_validator(mode="before")
     @classmethod
@@ -25,9 +37,22 @@ class ModelServer(Section):
     @field_validator("url")
     @classmethod
     def _is_url(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value} is not a URL; begin it with https:// or http://")
+        if value not in POLICY_NAMES and not value.startswith(("http://", "https://")):
+            raise ValueError(
+                f"{value} is not a URL; begin it with https:// or http://, or write policy or "
+                "policy-untrained"
+            )
         return value
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """Whether a pattern matches every name that `other`, a later pattern, matches. False for names
+    without wildcards, which are looked up first, and if one of the two has brackets."""
+    if "[" in pattern + other or not {"*", "?"} & {*other}:
+        return False
+    longest = "\0" * (len(pattern) + 1)  # a character that only a wildcard matches
+    names = (other.replace("?", "\0").replace("*", any_) for any_ in ("", longest))
+    return all(fnmatchcase(name, pattern) for name in names)
 
 
 class AgentConfig(Section):
@@ -44,9 +69,16 @@ class AgentConfig(Section):
     )
     reasoning_parser: str = Field("auto", description="vLLM's parser of reasoning, none or auto")
     train: Literal["main", "all"] = Field(
-        "main",
-        description="which conversations of an attempt are trained; main: those with the system "
-        "prompt and the tools of its first trained call; all: every conversation",
+        "all",
+        description="which conversations of an attempt are trained; all: every one, since the "
+        "reward judges the attempt; main: those with the system prompt and the tools of its first "
+        "trained call",
+    )
+    shapes: Literal["free_first", "grammar"] = Field(
+        "free_first",
+        description="replies to requests for a shape or a forced tool call; free_first: sampled "
+        "freely, and once more under a grammar if the reply does not fit; grammar: under a "
+        "grammar, which is never trained",
     )
     ignore: tuple[str, ...] = Field(
         (), description="regular expressions of text that may differ when an attempt is replayed"
@@ -62,8 +94,9 @@ class AgentConfig(Section):
     )
     models: dict[str, ModelServer] = Field(
         default_factory=dict,
-        description="servers of other models, by a pattern of the model's name, such as "
-        "{'gpt-*': {url: …, key: …}}; their answers are recorded, not trained",
+        description="what answers other names of models, by a name or else the first pattern that "
+        "matches: a server, as in {'gpt-*': {url: …, key: …}}, whose answers are recorded, not "
+        "trained; or policy or policy-untrained",
     )
     host: str = Field(
         "127.0.0.1",
@@ -87,6 +120,22 @@ class AgentConfig(Section):
             )
         return self
 
+    @field_validator("models")
+    @classmethod
+    def _each_can_match(cls, models: dict[str, ModelServer]) -> dict[str, ModelServer]:
+        earlier: list[str] = []
+        for pattern in models:
+            if not pattern:
+                raise ValueError("an empty name matches no model; leave it out")
+            for other in earlier:
+                if _covers(other, pattern):
+                    raise ValueError(
+                        f"{pattern} never matches, because {other} comes before it and matches the "
+                        f"same names; move {pattern} before {other}"
+                    )
+            earlier.append(pattern)
+        return models
+
     @field_validator("ignore")
     @classmethod
     def _compiles(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,6 +145,31 @@ class AgentConfig(Section):
             except re.error as error:
                 raise ValueError(f"{pattern!r}: not a regular expression ({error})") from None
         return patterns
+
+
+class WeightsConfig(Section):
+    """How published weights come to the engines."""
+
+    transport: Literal["zmq", "relay", "ray"] = Field(
+        "zmq",
+        description="zmq: each engine fetches from the learner; relay: one process of a machine "
+        "does, and all its engines load the set that it staged; ray: through Ray's object store, "
+        "with --cluster ray. If relay or ray fails, the engine fetches from the learner",
+    )
+    bulk: Literal["encrypted", "keyed"] = Field(
+        "encrypted",
+        description="how weights travel between machines; keyed: readable by others, but with "
+        "keyed checksums, for a network that only you can reach",
+    )
+
+    @model_validator(mode="after")
+    def _ray_does_not_encrypt(self) -> Self:
+        if self.transport == "ray" and self.bulk == "encrypted":
+            raise ValueError(
+                "transport=ray: Ray's object store does not encrypt what its nodes send each "
+                "other; set bulk=keyed on a network that only you can reach, or transport=relay"
+            )
+        return self
 
 
 class ActorConfig(Section):
@@ -128,6 +202,7 @@ class ActorConfig(Section):
         default_factory=dict, description="further vLLM engine arguments, passed through"
     )
     agent: AgentConfig = Field(default_factory=lambda: AgentConfig())
+    weights: WeightsConfig = Field(default_factory=lambda: WeightsConfig())
     progress_s: float = Field(
         2.0,
         ge=0,

@@ -43,8 +43,18 @@ class BufferConfig(Section):
         description="seconds without a reply after which r3l-launch restarts the service; the "
         "learner and actors wait twice as long",
     )
-    map_gib: float = Field(
-        64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
+    map_gib: float | None = Field(
+        None,
+        ge=0.001,
+        le=65536,
+        description="largest size of the store's file, GiB; unset: it grows as long as its disk "
+        "has 64 MiB free",
+    )
+    archive: str | None = Field(
+        None,
+        min_length=1,
+        description="folder or fsspec address (s3://…) to which groups are moved as Parquet files "
+        "once they were closed for retention.grace_s; needs r3l[archive]; unset: off",
     )
     memory_gib: float = Field(
         2.0,
@@ -68,12 +78,17 @@ class BufferConfig(Section):
         "more than a step takes; 0: no limit",
     )
     sampler: SamplerConfig = Field(default_factory=lambda: SamplerConfig())
-    tasks: TaskSamplerConfig = Field(default_factory=lambda: TaskSamplerConfig())
+    task_sampler: TaskSamplerConfig = Field(default_factory=lambda: TaskSamplerConfig())
     max_staleness: int = Field(
         4,
         ge=0,
         le=1 << 31,
         description="η, how many optimizer steps old the oldest token of a drawn group may be",
+    )
+    recall_imported: bool = Field(
+        False,
+        description="whether imported attempts are stored attempts of their task, which an "
+        "algorithm may recall, plan with and start from",
     )
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 
@@ -92,7 +107,7 @@ class BufferConfig(Section):
     @model_validator(mode="after")
     def _map_holds_what_is_kept(self) -> Self:
         kept = self.retention.gib
-        if kept is not None and kept > self.map_gib:
+        if kept is not None and self.map_gib is not None and kept > self.map_gib:
             raise ValueError(
                 f"retention.gib {kept:g} is more than map_gib {self.map_gib:g}: the map would be "
                 "full before anything is evicted; raise map_gib or lower retention.gib"

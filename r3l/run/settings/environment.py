@@ -40,7 +40,8 @@ class EnvConfig(Section):
     pass_environment: tuple[str, ...] = Field(
         (),
         description="environment variables with keys, tokens or passwords that environments, "
-        "agents and graders get, as patterns such as HF_TOKEN; they get no others",
+        "agents and graders get, as patterns such as HF_TOKEN; they get no others. Also those that "
+        "name folders of caches which attempts share, such as CREWAI_STORAGE_DIR",
     )
     train_tasks: int = Field(
         4096,

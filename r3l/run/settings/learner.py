@@ -82,7 +82,9 @@ class LearnerConfig(Section):
         description="measure the gradient norm of each part of the loss, by one more forward pass, "
         "and one more backward pass and gradient in memory for each part",
     )
-    sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
+    publish_every: int = Field(
+        1, ge=1, description="optimizer steps between two published versions of the weights"
+    )
     anchor_every: int = Field(
         50,
         ge=1,
@@ -163,7 +165,7 @@ class LearnerConfig(Section):
 
     def publishes(self, version: int) -> bool:
         """Whether the weights of `version` are published to the actors."""
-        return version % self.sync_every == 0 or version == self.steps
+        return version % self.publish_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint of `version` is due. The first checkpoints come early, to show

@@ -66,8 +66,8 @@ class SamplerConfig(Section):
     def _only_a_users_class_has_own(self) -> Self:
         if self.own and ".py:" not in self.name:
             raise ValueError(
-                f"own: the sampler {self.name} has no settings of its own; they are for a class of "
-                "yours, path/to/file.py:Class"
+                f"own: the sampler {self.name} has no settings of its own; remove own, or name a "
+                "class of yours, path/to/file.py:Class"
             )
         return self
 

@@ -7,10 +7,16 @@ A retry was sampled with guidance that its row does not contain. So every role w
 can raise the k3 estimate of the KL to several nats per token. The role `base` has no retries.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
+
+from r3l.algorithms.rows import Retry
 
 ROLES = ("all", "base", "distilled", "reused")
 SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
+RELIANCE_OF = "sum_reliance_of "
+"""How the name of a single retry's Δ begins. No two micro-batches have the same retry."""
 
 
 def drift_sums(
@@ -50,6 +56,46 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
         metrics[f"behaviour_ess{end}"] = weight**2 / max(squares, 1e-12) / tokens
         metrics[f"entropy{end}"] = sums[f"sum_entropy_{role}"] / tokens
     return metrics
+
+
+def reliance_sums(
+    logprobs_BT: Tensor,
+    old_logprobs_BT: Tensor,
+    retries_BT: Tensor,
+    retries: Sequence[Retry | None],
+) -> dict[str, float]:
+    """Sums Δ = mean_t [log π − log π_g] over the retries of a micro-batch (r3l.algorithms.shared.
+    reliance), and names the Δ of each. `old_logprobs_BT`: log π_g, of sampling with guidance.
+    `retries_BT`: their trained tokens, bool [B, T]. `retries`: the retry of each row."""
+    lengths_B = retries_BT.sum(dim=1)
+    gaps_BT = (logprobs_BT - old_logprobs_BT).masked_fill(~retries_BT, 0.0)
+    means_B = gaps_BT.sum(dim=1) / lengths_B.clamp(min=1)
+    found = {
+        RELIANCE_OF + "\t".join(map(str, each)): mean
+        for each, mean, length in zip(retries, means_B.tolist(), lengths_B.tolist(), strict=True)
+        if each is not None and length
+    }
+    return found | {
+        "sum_reliance": float(means_B.sum()),
+        "sum_retries": float((lengths_B > 0).sum()),
+    }
+
+
+def reliance_metrics(sums: dict[str, float]) -> dict[str, float]:
+    """Computes `reliance`, the mean Δ of a step's retries in nats per token."""
+    count = sums.get("sum_retries", 0.0)
+    return {"reliance": sums["sum_reliance"] / count} if count else {}
+
+
+def reliance_of_retries(sums: dict[str, float]) -> dict[tuple[str, str, int], float]:
+    """Returns the Δ of each of a step's retries in nats per token, by the group in which it is
+    trained, the group that stores it, and its slot."""
+    found = {}
+    for name, value in sums.items():
+        if name.startswith(RELIANCE_OF):
+            into, group_id, slot = name.removeprefix(RELIANCE_OF).split("\t")
+            found[into, group_id, int(slot)] = value
+    return found
 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:

@@ -38,6 +38,8 @@ from tests.actors.agents.test_tape_reader import (
     reflection,
 )
 from tests.actors.gateway.test_session import session_of
+from tests.envs.agents.task_folders.folders import made
+from tests.envs.agents.task_folders.test_private_view import pytestmark as needs_views
 from tests.r3l.fakes import CHATML, CharTokenizer, ScriptedPolicy
 
 STEPS = 5
@@ -240,6 +242,29 @@ def test_an_agent_with_a_shell_is_retried_from_any_command(tmp_path: Path, seed:
     assert retry.observations[: pivot + 1] == base.observations[: pivot + 1]
 
 
+@needs_views
+def test_a_task_folder_is_retried_in_the_state_that_its_agent_sees(tmp_path: Path) -> None:
+    made(tmp_path, instruction="Write 1 to /app/answer.")
+    commands = ["echo 0 > /app/answer", "echo x >> log; cat log", "ls -R /app", "done"]
+
+    def reply(text: str) -> str:
+        if "You review" in text:
+            return reflection(2)
+        done = text.count("[exit")
+        return "echo 1 > answer" if ADVICE in text and done == 2 else commands[done]
+
+    options = {
+        "command": f"{EXAMPLES / 'shell_agent.py'}:work",
+        "tasks": str(tmp_path),
+        "unsandboxed": True,
+    }
+    config = load(None, ["env=agent", f"env.options={json.dumps(options)}"])
+    (results,), metrics, _ = explored(config, ScriptedPolicy(reply))
+    base, retry = attempts(results)
+    assert (base.reward, retry.reward, retry.pivot) == (0.0, 1.0, 2)
+    assert metrics.agent["taped"] == 2 and metrics.agent["restored"] == 1
+
+
 def as_chat(turns: list[str]) -> dict[str, Any]:
     said = [{"role": ("user", "assistant")[n % 2], "content": t} for n, t in enumerate(turns)]
     return {"messages": [{"role": "system", "content": "Walk."}, *said]}
@@ -362,14 +387,17 @@ def test_a_restart_guides_the_first_call_if_the_base_did() -> None:
     assert main_kind(base, restarts=True) is None
 
 
-def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor() -> None:
+@pytest.mark.parametrize(("shapes", "samples"), [("grammar", 5), ("free_first", 7)])
+def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor(
+    shapes: str, samples: int
+) -> None:
     policy = ScriptedPolicy(lambda text: f"reply {len(policy.prompts)}")
 
     async def test() -> None:
         left, told = None, list[str]()
-        for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
+        for sampled in (samples, 0, 0, 1):  # the actor dies three times; then another door comes
             tape, before = left and continuing_player(left), len(policy.prompts)
-            session = session_of(policy, tape=tape)
+            session = session_of(policy, tape=tape, shapes=shapes)
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again
             assert again[:5] == told and len(policy.prompts) - before == sampled

@@ -383,7 +383,9 @@ def test_an_attempt_inside_another_never_restarts_at_the_agents_first_call(
 
 
 def test_a_recorded_attempt_gives_back_every_call(tmp_path: Path) -> None:
-    (results,), *_ = explored(config_of(tmp_path, "title"), ScriptedPolicy(answers(2)))
+    (results,), *_ = explored(
+        config_of(tmp_path, "title", 4, "actor.agent.train=main"), ScriptedPolicy(answers(2))
+    )
     base, _ = attempts(results)
     calls = recorded_calls(base)
     assert [each.sample is None for each in calls] == [False, True, False, False, False]

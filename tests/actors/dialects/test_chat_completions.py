@@ -55,6 +55,8 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
         ({"guided_json": "{oops"}, "guided_json"),
         ({"guided_json": "3"}, "guided_json"),
         ({"guided_choice": [""]}, "guided_choice"),
+        ({"guided_choice": []}, "guided_choice: must be a list of 1 to"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice: must be a list"),
         ({"structured_outputs": {"choice": ["a"] * 1001}}, "structured_outputs.choice"),
         ({"guided_json": {}, "structured_outputs": {"json": {}}}, "outputs.json and guided_json"),
         ({"guided_choice": ["a"], "guided_json": {}}, "guided_json and guided_choice"),

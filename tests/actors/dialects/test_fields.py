@@ -14,7 +14,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from actors.dialects import fields
-from actors.dialects.chat_completions import Refused
+from actors.dialects.chat_completions import Refused, error
 from actors.dialects.fields import FIELDS, PATHS, Fate, FieldLog, check, overlooked
 from r3l.rollout.agent_chat import PROBE_TOOLS
 from r3l.rollout.chat import ChatFormat
@@ -69,6 +69,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(name: str, dialect: str) -> 
     with pytest.raises(Refused, match=name.replace(".", r"\.")) as refused:
         check(dialect, with_field(dialect, name, {"any": 1}))
     assert refused.value.status == 400 and ";" in str(refused.value)
+    said = error(refused.value)["error"]
+    assert (said["code"], said["param"]) == ("unsupported_parameter", name)
     check(dialect, with_field(dialect, name, None))
 
 

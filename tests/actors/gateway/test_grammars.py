@@ -9,10 +9,10 @@ from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from actors.dialects.chat_completions import AgentRequest
 from actors.dialects.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
-from actors.gateway.grammars import grammar_of, parts_of
-from actors.gateway.parsers import ReplyReader
+from actors.gateway.grammars import grammar_of, is_answer
+from actors.gateway.parsers import Reply, ReplyReader
 from r3l.errors import UserError
-from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
+from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat, tool_call
 from r3l.rollout.chat import ChatFormat
 from tests.actors.gateway.test_parsers import CALL, tokenizer  # noqa: F401
 
@@ -95,10 +95,6 @@ def test_a_reply_may_be_one_of_some_texts_or_a_call(reader: ReplyReader) -> None
         grammar = grammar_of(reader, request_of(CHAT, body))
         assert allowed(grammar, "yes") and not allowed(grammar, "yes.")
         assert allowed(grammar, CALL) == calls
-        found, shape = parts_of(grammar["structural_tag"])
-        assert bool(found) == calls and shape is not None
-    forced = grammar_of(reader, AgentRequest(tuple(HI), PROBE_TOOLS, "required"))
-    assert parts_of(forced["structural_tag"])[1] is None
 
 
 def test_a_parser_without_a_grammar_gets_one_of_the_templates_own_calls(
@@ -130,3 +126,39 @@ def test_a_schema_that_the_grammar_would_not_follow_is_refused(reader: ReplyRead
 def test_a_forced_call_needs_tools(reader: ReplyReader) -> None:
     with pytest.raises(UserError, match="tool_choice 'required': the request has no tools"):
         grammar_of(reader, AgentRequest(tuple(HI), choice="required"))
+
+
+def called(name: str = "add_one", arguments: str = '{"a": 1}', text: str = "so") -> Reply:
+    return Reply(text, calls=(tool_call(name, arguments, "abcdefgh1"),))
+
+
+NAMED = {"type": "function", "function": {"name": "add_two"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "reply", "expected"),
+    [
+        ({"json_schema": SCHEMA}, Reply(PLACE), True),
+        ({"json_schema": SCHEMA}, Reply("Rome"), False),
+        ({"json_schema": SCHEMA}, Reply(PLACE, reasoning="I think so"), True),
+        ({"json_schema": SCHEMA}, Reply(PLACE, broken=True), False),
+        ({"json_schema": SCHEMA, "tools": PROBE_TOOLS}, called(text="\n"), True),
+        ({"json_schema": SCHEMA, "tools": PROBE_TOOLS}, called(), False),
+        ({"json_schema": SCHEMA, "tools": PROBE_TOOLS}, Reply(PLACE), True),
+        ({"json_schema": SCHEMA, "tools": PROBE_TOOLS, "choice": "required"}, Reply(PLACE), False),
+        ({"choices": ("yes", "no")}, Reply("yes"), True),
+        ({"choices": ("yes", "no")}, Reply("yes."), False),
+        ({"tools": PROBE_TOOLS, "choice": "required"}, called(), True),
+        ({"tools": PROBE_TOOLS, "choice": "required"}, Reply("I do"), False),
+        ({"tools": PROBE_TOOLS, "choice": "required"}, called(arguments='{"b": 1}'), False),
+        ({"tools": PROBE_TOOLS, "choice": "required"}, called("no_tool"), False),
+        ({"tools": PROBE_TOOLS, "choice": NAMED}, called(), False),
+        ({"tools": PROBE_TOOLS, "choice": NAMED}, called("add_two"), True),
+        ({"tools": ({"type": "function", "function": {"name": "go"}},), "choice": "required"},
+         called("go", "{}"), True),
+    ],
+)  # fmt: skip
+def test_a_free_reply_is_an_answer_if_it_is_what_the_request_asks_for(
+    more: dict[str, Any], reply: Reply, expected: bool
+) -> None:
+    assert is_answer(AgentRequest(tuple(HI), **more), reply) == expected

@@ -77,7 +77,9 @@ def asked(
         app = WebApp({session.key: session}, others)
         async with (
             app.served("127.0.0.1", 0) as url,
-            httpx.AsyncClient(base_url=url, headers=key | headers, trust_env=False) as client,
+            httpx.AsyncClient(
+                base_url=url, headers=key | headers, trust_env=False, timeout=60
+            ) as client,
         ):
             answer = await client.post(path, json={"messages": MESSAGES} | body)
             again = await client.post(path, json={"messages": MESSAGES, "model": "policy"})
@@ -161,6 +163,54 @@ def test_a_request_without_a_model_is_for_the_policy() -> None:
     others = OtherModels({"*": ModelServer(url="https://x")})
     assert others.server_of({}) is others.server_of({"model": ""}) is None
     assert others.server_of({"model": "any"}) is others.servers["*"]
+
+
+def test_a_setting_says_which_names_are_the_policy_and_which_of_them_are_trained() -> None:
+    names: dict[str, Any] = {
+        "gpt-4o-mini": "policy-untrained", "gpt-*": "policy", "judge": "https://x"
+    }  # fmt: skip
+    others = OtherModels(AgentConfig(models=names).models)
+    expected = {"gpt-4o-mini": "policy-untrained", "gpt-4o": "policy", "": "policy",
+                "policy": "policy", "qwen": "qwen"}  # fmt: skip
+    for name, decided in expected.items():
+        assert others.server_of({"model": name}) is None
+        assert others.policy_of({"model": name}) == decided
+    assert others.server_of({"model": "judge"}) is others.servers["judge"]
+    with pytest.raises(UserError, match="gpt is not a URL; begin it with https"):
+        AgentConfig(models={"gpt-*": "gpt"})  # type: ignore[dict-item]
+
+
+def test_an_exact_name_comes_before_patterns_and_else_the_first_one_decides() -> None:
+    names: dict[str, Any] = {
+        "gpt-4.1*": "policy", "gpt-4.1-mini": "policy-untrained", "gpt-*": "policy-untrained"
+    }  # fmt: skip
+    others = OtherModels(AgentConfig(models=names).models)
+    for name, decided in {"gpt-4.1-mini": "policy-untrained", "gpt-4.1-nano": "policy",
+                          "gpt-5": "policy-untrained"}.items():  # fmt: skip
+        assert others.policy_of({"model": name}) == decided
+
+
+def test_replies_under_a_name_that_is_untrained_by_the_settings_are_not_trained() -> None:
+    async def run() -> Any:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        models: dict[str, Any] = {"gpt-4o-mini": "policy-untrained"}
+        app = WebApp({session.key: session}, OtherModels(AgentConfig(models=models).models))
+        key = {"Authorization": f"Bearer {session.key}"}
+        async with (
+            app.served("127.0.0.1", 0) as url,
+            httpx.AsyncClient(base_url=url, headers=key, trust_env=False, timeout=60) as client,
+        ):
+            for name in ("gpt-4o-mini", "gpt-4o", None, 5):
+                body = {"messages": MESSAGES} | ({} if name is None else {"model": name})
+                answer = await client.post("/v1/chat/completions", json=body)
+                assert answer.status_code == (400 if name == 5 else 200)
+                assert name in (None, 5) or answer.json()["model"] == name
+        return session
+
+    session = asyncio.run(run())
+    assert [node.untrained for node in session.tree.nodes] == ["asked", "", ""]
+    assert session.names == {"gpt-4o", "policy"} and session.metrics.agent["second_models"] == 1
+    assert session.metrics.asked == {"policy-untrained": 1, "gpt-4o": 1, "policy": 1}
 
 
 def test_calls_are_counted_when_they_begin() -> None:

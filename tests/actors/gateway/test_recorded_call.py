@@ -94,6 +94,6 @@ def test_a_continued_attempt_gets_a_reply_only_after_the_same_calls() -> None:
 def test_an_untrained_reply_without_tokens_is_repeated_whatever_it_follows() -> None:
     (kept,) = recorded(-1)
     tape = ContinuingPlayer([dataclasses.replace(kept, sample=None)] * 2)
-    (untrained := call(call())).untrained = True
+    (untrained := call(call())).untrained = "asked"
     assert tape.take("h0", ASKED, call()) is None
     assert tape.take("h0", ASKED, untrained) is not None

@@ -73,6 +73,7 @@ def test_equal_requests_at_once_are_samples_of_their_own() -> None:
             session.received(task)
         texts = [answer["choices"][0]["message"]["content"] for answer in answers]
         assert texts == ["one", "two", "three"]
+        assert session.metrics.agent["with_tools"] == session.metrics.agent["tools_called"] == 0
         assert [call.trained for call in session.tree.tape()] == [True] * 3
         assert len(session.tree.leaves()) == 3
 
@@ -188,6 +189,8 @@ def test_a_reply_of_several_calls_is_cut_after_the_first_if_one_is_allowed() -> 
             assert node.sample is not None and not node.untrained
             said = policy.chat.tokenizer.decode(node.sample.token_ids)
             assert len(choice["message"]["tool_calls"]) == (2 if parallel else 1)
+            counts = session.metrics.agent
+            assert counts["with_tools"] == counts["tools_called"] == 1
             assert said.endswith(" and more<|im_end|>" if parallel else f"so\n{CALL}")
             assert len(node.sample.logprobs) == len(node.sample.token_ids)
             assert answer["usage"]["completion_tokens"] == len(node.sample.token_ids)
@@ -276,7 +279,7 @@ def test_calls_after_the_result_and_beyond_the_limits_are_refused(
 def test_only_a_call_that_begins_another_conversation_meets_their_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BRANCHES", 2)
+    monkeypatch.setattr(module, "MOST_CONVERSATIONS", 2)
 
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
@@ -291,7 +294,7 @@ def test_only_a_call_that_begins_another_conversation_meets_their_limit(
         for said in (("c",), ("b", "no", "again")):
             with pytest.raises(Refused) as refused:
                 await call(*said)
-            assert refused.value.code == "too_many_branches" and len(session.tree.nodes) == 2
+            assert refused.value.code == "too_many_conversations" and len(session.tree.nodes) == 2
         await call("b", "yes", "go on")
         with pytest.raises(Refused):
             await call("b", "yes", "or so")
@@ -387,5 +390,105 @@ def test_an_attempt_has_one_grammar_tried_at_a_time() -> None:
         said = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(each, Refused) for each in said)
         assert most == [1] * module.MOST_REFUSED
+
+    played(test)
+
+
+SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+class Shaping(ScriptedPolicy):
+    """Keeps to a shape under its grammar alone, or also without it."""
+
+    def __init__(self, free: str) -> None:
+        super().__init__(lambda text: free)
+        self.free = free
+
+    async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+        self.reply = lambda text: self.free if params.json_schema is None else '{"a": 1}'
+        return await super().sample(token_ids, params)
+
+
+@pytest.mark.parametrize(
+    ("free", "shapes", "trained", "samples"),
+    [
+        ('{"a": 7}', "free_first", True, 1),
+        ("seven", "free_first", True, 2),
+        ("seven", "free_first", False, 1),
+        ("seven", "grammar", True, 1),
+    ],
+)
+def test_a_reply_with_a_shape_is_sampled_freely_first_and_then_trained(
+    free: str, shapes: Any, trained: bool, samples: int
+) -> None:
+    async def test() -> None:
+        policy = Shaping(free)
+        session = session_of(policy, shapes=shapes)
+        asked = replace(ASKED, json_schema=SHAPE, trained=trained)
+        answer = await session.sampling(asked, "d", "chat", again=False)
+        fits = free != "seven"
+        said = free if fits else '{"a": 1}'
+        assert answer["choices"][0]["message"]["content"] == said and len(policy.asked) == samples
+        (node,) = session.tree.nodes
+        assert node.sample and policy.chat.text(node.sample.token_ids) == said
+        assert node.untrained == ("" if fits else "grammar" if trained else "asked")
+        (call,) = session.tree.tape()
+        assert call.missed == ("seven" if samples == 2 else "")
+        counts = session.metrics.agent
+        assert (counts["shapes_asked"], counts["shapes_missed"]) == (
+            int(trained), int(trained and not fits),
+        )  # fmt: skip
+
+    played(test)
+
+
+@pytest.mark.parametrize("free", ['{"a": 7}', "seven"])
+def test_a_replayed_reply_with_a_shape_is_trained_or_not_as_it_was(free: str) -> None:
+    async def test() -> None:
+        first = session_of(Shaping(free))
+        asked = replace(ASKED, json_schema=SHAPE)
+        answer = await first.sampling(asked, "d", "chat", again=False)
+        (node,), (call,) = first.tree.nodes, first.tree.tape()
+        for shapes in ("free_first", "grammar"):
+            policy = Shaping("else")
+            again = session_of(policy, shapes=shapes)
+            again.tape = ContinuingPlayer([RecordedCall(call, node.given, node.sample)])
+            repeated = await again.sampling(asked, "d", "chat", again=False)
+            assert repeated["choices"] == answer["choices"] and not policy.asked
+            assert again.tree.nodes[0].untrained == node.untrained
+            assert again.tree.nodes[0].sample == node.sample
+
+    played(test)
+
+
+@pytest.mark.parametrize("said", [CALL, "I would rather not."])
+def test_a_forced_call_that_the_policy_makes_by_itself_is_trained(said: str) -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: said)
+        policy.chat = ChatFormat(Vocabulary(QWEN))
+        session = session_of(policy)
+        session.params = lambda step: SampleParams(500)
+        asked = replace(ASKED, tools=PROBE_TOOLS, choice="required", max_tokens=500)
+        sampling = session.sampling(asked, "d", "chat", again=False)
+        if said == CALL:
+            (choice,) = (await sampling)["choices"]
+            assert choice["message"]["tool_calls"] and not session.tree.nodes[0].untrained
+        else:
+            await asyncio.gather(sampling, return_exceptions=True)
+            assert len(policy.asked) == 2 and session.tree.nodes[0].untrained == "grammar"
+        grammars = [each.json_schema or each.structural_tag for each in policy.asked]
+        assert grammars[0] is None and all(grammars[1:])
+
+    played(test)
+
+
+def test_a_call_knows_which_replies_the_agent_had() -> None:
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        one, two = (session.sampling(ASKED, "d", "chat", again=False) for _ in range(2))
+        await asyncio.gather(one, two)
+        session.received(two)
+        await session.sampling(ASKED, "e", "chat", again=False)
+        assert [sorted(node.heard) for node in session.tree.nodes] == [[], [], [1]]
 
     played(test)

@@ -114,6 +114,21 @@ def test_foreign_keys_and_bad_bodies_are_refused(
     with_server(test)
 
 
+@pytest.mark.parametrize(
+    ("path", "anthropic"), [("/chat/completions", False), ("/v1/v1/messages", True)]
+)
+def test_a_path_that_is_not_offered_is_named_with_what_is(path: str, anthropic: bool) -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post(path, json=BODY)
+        assert reply.status_code == 404 and (reply.json().get("type") == "error") == anthropic
+        said = reply.json()["error"]["message"]
+        assert said.startswith(f"POST {path} is not offered") and "/v1/responses" in said
+        assert "OPENAI_BASE_URL ends with /v1" in said
+        assert (await client.get("/v1/chat/completions")).status_code == 405
+
+    with_server(test)
+
+
 def test_a_body_without_an_end_is_refused_while_others_are_answered() -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:

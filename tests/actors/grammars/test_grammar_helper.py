@@ -34,14 +34,14 @@ def test_a_helper_that_fails_is_named_and_replaced(
     async def test() -> None:
         helper = GrammarHelper(lambda: {"first": json.dumps(1)})
         with pytest.raises(EngineFailed, match="starts another one") as failed:
-            await helper.tried("json", "{}", 1)
+            await helper.try_grammar("json", "{}", 1)
         assert failed.value.cause == "grammar_check"
         assert vars(helper)["process"] is None
         program.write_text(FINE)
         monkeypatch.setattr(module, "LIMIT_S", 60.0)
-        assert await helper.tried("json", "{}", 1) == ""
+        assert await helper.try_grammar("json", "{}", 1) == ""
         process = helper.process
-        assert await helper.tried("json", "{}", 1) == "" and helper.process is process
+        assert await helper.try_grammar("json", "{}", 1) == "" and helper.process is process
         helper.close()
         assert process is not None and process.poll() is not None
 

@@ -1,7 +1,6 @@
 """No schema of an agent costs the real engine."""
 
 import asyncio
-import gc
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from r3l.errors import RequestRefused
 from r3l.models.model_path import builtin_policy
 from r3l.records import Task
 from r3l.rollout.policy_interface import SampleParams
+from r3l.run.process.memory import freeze_heap
 from r3l.run.settings.actor import AgentConfig
 from tests.actors.fakes import PROMPT, Served
 
@@ -45,7 +45,7 @@ def served() -> Iterator[Served]:
     served = Served(builtin_policy(), max_num_seqs=16, kv_cache_memory_bytes=10 << 20)
     yield served
     served.close()
-    gc.unfreeze()
+    freeze_heap()  # without the engine
 
 
 def test_the_engine_samples_calls_and_shapes_alone(served: Served) -> None:

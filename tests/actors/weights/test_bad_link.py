@@ -12,7 +12,7 @@ import torch
 
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer.wire.curve_keys import generate
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.weights.manifest import Manifest
 from tests.actors.weights.fakes import held, laid_out
 from tests.buffer.wire.bad_link import BadLink

@@ -9,7 +9,7 @@ import torch
 
 from actors.weights.merging import Merger
 from actors.weights.staging import StagedWeights, staged_tensors
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from learner.step import full_weights
 from learner.step.adapters import prepare, published_apart
 from r3l.errors import UserError

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from actors.weights.subscriber import WeightSubscriber, follow
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.errors import WeightsError
 from tests.actors.weights.fakes import Engine, laid_out, some_weights, updated
 from tests.actors.weights.slow_link import SlowLink, slow_link
@@ -126,7 +126,7 @@ def test_bytes_of_a_version_that_is_no_longer_wanted_are_dropped(
             assert held(subscriber) >= 100_000  # nobody knows yet what is wanted next
             newest = await subscriber.latest()
             assert newest is not None
-            subscriber._ranges.begin(newest, subscriber._stage(newest))
+            subscriber._ranges.begin(newest, subscriber.stage(newest))
             assert held(subscriber) == 0
             staged = await subscriber.fetch(newest)
             assert open(staged.path, "rb").read() == laid_out(newer)  # noqa: SIM115

@@ -85,9 +85,9 @@ def test_the_algorithm_is_asked_once_for_each_group_and_again_after_a_restart(
     desk.reopen()
     for _ in range(3):
         assert desk.draw(2) is None
-    assert len(asked) == 2 and len(desk.index.admitted) == 1
+    assert len(asked) == 2 and len(desk.index.drawable.admitted) == 1
     desk.commit(desk.draw(1).draw_id, 1)
-    assert desk.index.admitted == set()
+    assert desk.index.drawable.admitted == set()
 
 
 def test_the_gain_of_guidance_counts_every_retry_of_an_attempt(desk, tasks):

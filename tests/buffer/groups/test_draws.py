@@ -84,7 +84,7 @@ def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
 
 def test_a_task_sampler_of_the_users_own_that_chooses_no_task_is_named(desk, tasks, tmp_path):
     (tmp_path / "own_tasks.py").write_text(OWN)
-    desk.configure(tasks={"name": f"{tmp_path}/own_tasks.py:Last"})
+    desk.configure(task_sampler={"name": f"{tmp_path}/own_tasks.py:Last"})
     desk.add(tasks(5))
     with pytest.raises(UserError, match=r"5 is not .* 0 to 4"):
         desk.lease()

@@ -21,6 +21,7 @@ from buffer.tools.finished_copy import copy_finished
 from buffer.tools.verify import verify
 from buffer.wire.messages import check_role
 from buffer.wire.operations import OPERATIONS
+from r3l import codec
 from r3l.errors import Conflict, LimitExceeded, NotAllowed, RecordError, StoreError
 from r3l.records import Group, SlotResult, Task
 from r3l.records.imported import imported_attempt
@@ -116,7 +117,7 @@ def test_an_expired_draw_gives_it_back_and_a_late_commit_counts(make):
 
 
 def test_its_task_is_played_by_no_actor_and_its_rewards_teach_no_curriculum(make_desk):
-    desk = make_desk(tasks={"name": "curriculum"})
+    desk = make_desk(task_sampler={"name": "curriculum"})
     desk.insert(TASK, attempts())
     assert "no training task" in desk.shortage(2)
     assert "tasks: all are leased" in desk.lease().reason
@@ -237,6 +238,31 @@ def test_a_group_that_cannot_be_is_refused_in_one_line_and_leaves_no_trace(make,
         desk.insert(TASK, given.pop("attempts", [finished()]), **given)
     assert desk.index.counts["made"] == 2 and not desk.index.tasks["train", INSERTED]
     assert verify(desk.store) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "rule"),
+    [
+        ("q", attempts(), "task 'q': is no task; give r3l.Task"),
+        (TASK, attempts(1.0)[0], "a list of attempts is needed, not one Trajectory"),
+        (TASK, [{"reward": 1.0}], "is no attempt; make one with r3l.imported_attempt"),
+    ],
+)
+def test_what_is_no_task_and_no_attempt_is_refused_before_it_is_sent(task, given, rule):
+    with pytest.raises(RecordError, match=rule):
+        calls.insert(task, given, source="x")
+
+
+def test_failed_slots_are_numbered_with_the_others():
+    failed = SlotResult(0, "failed", cause="env")
+    request = calls.insert(TASK, [*attempts(), failed], source="x").arguments
+    assert [codec.decode(SlotResult, each).slot for each in request.results] == [0, 1, 2]
+
+
+def test_a_response_without_a_prompt_which_no_trainer_takes_is_refused(make):
+    bare = imported_attempt([1, 2, 3], [(0, 3)], 1.0, source="x")
+    with pytest.raises(RecordError, match="its first token is a response's, and nothing predicts"):
+        make(complete=0).insert(TASK, [bare])
 
 
 def test_a_task_that_exists_with_another_prompt_is_refused_whichever_came_first(make):

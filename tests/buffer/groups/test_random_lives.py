@@ -10,10 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from buffer.groups import leases
+from buffer.groups import leases, progress
 from buffer.groups.completion import REPLACED_BATCHES
 from buffer.sampling.samplers import SAMPLERS
-from buffer.storage.layout import part_key
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.operations import Lease
@@ -136,15 +135,23 @@ class Lives(RuleBasedStateMachine):
         self.thoughts[group][name] = codec.encode(said)
 
     @precondition(lambda self: self._unfinished())
-    @rule(data=st.data(), actor=actors, slot=st.integers(0, 1), length=st.integers(8, 12))
-    def put_partial(self, data, actor, slot, length):
+    @rule(
+        data=st.data(),
+        actor=actors,
+        slot=st.integers(0, 1),
+        length=st.integers(8, 12),
+        adds=st.booleans(),
+    )
+    def put_partial(self, data, actor, slot, length, adds):
         group = data.draw(st.sampled_from(self._unfinished()))
         holder, slots = self.holder[group]
         slot = min(slot, slots - 1)
         result = finished(slot, version=self.version, length=length)
         is_open = slot not in self.slots[group]
+        known = self.partial.get((group, slot)) if adds else None
+        since = self._result(known[0]) if known else None
         try:
-            assert self.desk.put_partial(group, result, actor) == is_open
+            assert self.desk.put_partial(group, result, actor, since=since) == is_open
         except LeaseLost:
             assert actor != holder and is_open
             return
@@ -327,9 +334,9 @@ class Lives(RuleBasedStateMachine):
                 assert self.records.setdefault(group, data) == data
         for group in {group for group, _ in self.partial} - self.evicted:
             known = {slot: p for (name, slot), (p, _) in self.partial.items() if name == group}
-            keys = {part_key(group, slot): p for slot, p in known.items()}
-            unfinished = txn.row(group).unfinished
-            assert dict(txn.scan("partial", group.encode())) == (keys if unfinished else {})
+            slots = progress.slots_with_progress(txn, group)
+            found = {slot: progress.newest(txn, group, slot)[1] for slot in slots}
+            assert found == (known if txn.row(group).unfinished else {})
         assert all(txn.evicted(group) for group in self.evicted)
         known = {group: txn.row(group).priority for group in self.states}
         assert known == {group: self.priorities.get(group) for group in self.states}

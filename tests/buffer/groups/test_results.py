@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from buffer import BufferClient
 from buffer.groups import leases, results
 from buffer.storage import counts
-from buffer.storage.layout import part_key
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
@@ -38,13 +37,12 @@ def test_a_group_is_complete_when_its_last_slot_is_resolved_and_never_before(des
     assert desk.draw(1).groups == (group,)
 
 
-def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done):
+def test_a_finished_group_is_one_record(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
     desk.put(group, done(0, reward=1.0), fingerprint=(0, "abc"))
     desk.put(group, SlotResult(1, "failed", cause="engine"))
     with desk.store.read() as txn:
-        assert txn.size("part") == 0
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert record.state == "complete" and record.fingerprints == {0: "abc"}
     assert [r.status for r in record.results] == ["done", "failed"]
@@ -76,7 +74,6 @@ def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
     assert (ack.new, ack.complete) == (2, True)
     with desk.store.read() as txn:
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
-        assert txn.size("part") == 0
     assert [r.slot for r in record.results] == [0, 1, 2]
 
 
@@ -274,6 +271,7 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     desk.put(group, done(0, length=1_040_000))
+    monkeypatch.setattr(results, "GROUP_LIMIT", 2 * desk.row(group).nbytes - 1)
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, done(1, length=1_040_000))
     assert desk.row(group).resolved_slots == (0,)
@@ -293,93 +291,6 @@ def test_a_fingerprint_that_says_more_replaces_one_of_the_same_weights(desk, tas
     assert desk.index.counts["fingerprint_conflicts"] == 0
 
 
-# ── partial attempts ────────────────────────────────────────────────────────────────────────
-
-
-def test_the_newest_progress_of_an_open_slot_goes_to_the_next_holder(desk, tasks, done):
-    desk.add(tasks(1))
-    lease = desk.lease(plan=GroupPlan(3))
-    retry = done(2, of=0, length=7)
-    for result in (done(1, length=8), done(1, length=9), retry):
-        assert desk.put_partial(lease.group_id, result) == 1
-    desk.put(lease.group_id, done(0))
-    assert desk.draw(1) is None and desk.row(lease.group_id).resolved_slots == (0,)
-    desk.reopen()
-    desk.now += 11
-    taken = desk.lease("b")
-    assert taken.group_id == lease.group_id and len(taken.accepted) == 1
-    expected = [codec.encode(done(1, length=9)), codec.encode(retry)]
-    assert [*map(codec.encode, taken.partial)] == expected and verify(desk.store) == []
-
-
-@pytest.mark.parametrize("end", ["put", "failed", "stale"])
-def test_progress_ends_with_its_slot_and_with_its_group(make_desk, tasks, done, end):
-    desk = make_desk(max_staleness=1)
-    desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(2)).group_id
-    desk.put_partial(group, done(0))
-    desk.put_partial(group, done(1))
-    desk.put(group, done(0))
-    with desk.store.read() as txn:
-        assert len(txn.partial_keys(group)) == 1
-    if end == "put":
-        desk.put(group, done(1, reward=1.0))
-    elif end == "failed":
-        desk.resolve(group, 1, "env")
-    else:
-        desk.release([group])
-        desk.set_version(2)
-        desk.do(leases.expire_overdue)
-    assert not desk.row(group).unfinished and verify(desk.store) == []
-    with desk.store.read() as txn:
-        assert txn.size("partial") == 0
-    if end != "stale":
-        assert desk.put_partial(group, done(1)) == 0
-    with desk.store.read() as txn:
-        assert txn.size("partial") == 0
-
-
-def test_progress_is_refused_from_those_who_do_not_hold_the_group_and_for_unknown_slots(
-    desk, tasks, done
-):
-    desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(1)).group_id
-    with pytest.raises(LeaseLost, match="not leased to 'b'"):
-        desk.put_partial(group, done(0), "b")
-    with pytest.raises(RecordError, match="not in the plan"):
-        desk.put_partial(group, done(1))
-    with pytest.raises(SickResult):
-        desk.put_partial(group, done(0, version=9))
-    with pytest.raises(RecordError, match="slot 0: has no trajectory"):
-        desk.put_partial(group, SlotResult(0, "skipped"))
-    with pytest.raises(StoreError, match="full"):
-        desk.put_partial(group, done(0), full="the disk")
-    with pytest.raises(NotFound):
-        desk.put_partial("g9999999999", done(0))
-    with desk.store.read() as txn:
-        assert txn.size("partial") == 0
-
-
-def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, done, monkeypatch):
-    desk.add(tasks(1))
-    desk.set_version(3)
-    group = desk.lease(version=3, plan=GroupPlan(4)).group_id
-    desk.put_partial(group, done(0, version=1))
-    for slot in (1, 2, 3):
-        desk.put_partial(group, done(slot, version=3))
-    key = part_key(group, 1)
-    with desk.store.write() as txn:
-        txn.delete("partial", key)
-        txn._raw.put(key, b"damaged, surely", db=txn._tables["partial"])
-    size = len(codec.encode(done(2)))
-    monkeypatch.setattr(results, "GROUP_LIMIT", 2 * size - 1)
-    desk.release([group])
-    assert [r.slot for r in desk.lease("b", 3).partial] == [2]
-    dropped = counts.under(desk.index.counts, "partial_dropped")
-    assert dropped == {"stale": 1, "damaged": 1, "too_large": 1}
-    assert verify(desk.store) == []
-
-
 # ── reflections ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -396,7 +307,7 @@ def test_a_reflection_is_stored_once_and_resolves_no_slot(desk, tasks, done):
     for actor in ("a", "somebody else"):
         assert desk.put(group, [said, done(1)], actor).new == 0  # also after the group is whole
     with desk.store.read() as txn:
-        assert txn.size("reflection") == txn.size("part") == 0
+        assert (txn.size("reflection"), txn.size("part")) == (2, 2)
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert [reflection.name for reflection in record.reflections] == ["another", "reflect-0"]
     assert codec.encode(record.reflections[1]) == codec.encode(said)
@@ -446,7 +357,6 @@ def test_reflections_go_to_the_next_holder_and_into_the_record_of_an_expired_gro
     desk.do(leases.expire_overdue)
     assert desk.row(group).cause == "stale"
     with desk.store.read() as txn:
-        assert txn.size("reflection") == 0
         record = read_group(txn.record(group), txn.row(group))
     assert [reflection.name for reflection in record.reflections] == ["a", "b"]
     assert verify(desk.store) == []

@@ -7,6 +7,7 @@ from buffer import BufferClient
 from buffer.groups import draws, leases, results, retention
 from buffer.groups.retention import GIB, HOUR_S
 from buffer.storage.counts import slot_drops, under
+from buffer.storage.stored_rows import ArchivePlace
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from buffer.wire import operations
@@ -27,6 +28,11 @@ def _trained(desk, count=2):
 def _evict(desk, most=retention.CHUNK, **limits):
     limits = RetentionConfig(**{"grace_s": 0.0} | limits)
     return desk.do(lambda work: retention.evict(work, limits, most))
+
+
+def archive(work, group_id):
+    """Moves a group to an archive that nobody reads."""
+    work.archive(work.row(group_id), ArchivePlace("a.parquet", 0, 0, "digest"))
 
 
 def _there(desk):
@@ -69,6 +75,19 @@ def test_each_limit_works_alone(roomy):
     assert _evict(roomy) == []
     assert roomy.index.counts["bytes"] == 3 * size
     assert roomy.index.counts["evicted_bytes"] == 5 * size
+
+
+def test_an_archived_group_goes_for_its_age_but_not_for_the_room_of_others(roomy):
+    batches = [_trained(roomy) for _ in range(4)]
+    waiting = roomy.complete(version=4)
+    size = roomy.row(batches[0][0]).nbytes
+    roomy.do(lambda work: [archive(work, name) for name in batches[0] + batches[2]])
+    assert _evict(roomy, gib=4 * size / GIB) == batches[1][:1]
+    assert _evict(roomy, gib=4 * size / GIB) == [], "what the archive has takes no room"
+    assert _evict(roomy, gib=0) == [batches[1][1], *batches[3]]
+    assert _there(roomy) == [*batches[0], *batches[2], waiting]
+    assert roomy.index.counts["bytes"] == size and roomy.index.counts["archived"] == 4
+    assert _evict(roomy, gib=0, groups=3) == batches[0]
 
 
 def test_a_recently_closed_group_stays_for_the_grace_period(roomy):

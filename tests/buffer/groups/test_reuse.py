@@ -8,7 +8,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.groups import draws
-from buffer.groups.index import Index
+from buffer.indexes.index import Index
 from buffer.sampling.samplers import FLOOR
 from buffer.server import stats
 from buffer.storage import counts
@@ -16,7 +16,7 @@ from buffer.tools import commands
 from buffer.tools.verify import verify
 from buffer.wire.operations import DrawGroups
 from r3l import codec, notices
-from r3l.errors import NotFound, RecordError
+from r3l.errors import NotFound, RecordError, UserError
 from r3l.records import GroupPlan
 from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk
@@ -282,6 +282,21 @@ def test_the_state_of_a_sampler_is_that_of_the_draws_on_disk_also_after_a_restar
     desk.reopen()
     _train(desk, 3)
     assert seen() == 3
+
+
+def test_a_pick_that_failed_leaves_nothing_in_the_sampler(make_desk, tasks, tmp_path):
+    file = tmp_path / f"fails_{tmp_path.name}.py"
+    picks = "return [Pick(row) for row in candidates[-count:]]"
+    file.write_text(STATEFUL.replace(picks, f"1 / (len(candidates) - 3); {picks}"))
+    desk = make_desk(max_staleness=3, sampler={"name": f"{file}:Rounds", "reuse": 9})
+    desk.add(tasks(9)), desk.complete(), desk.complete(), desk.complete()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"pick raised ZeroDivisionError: .*fails_.*py:9\)"):
+            desk.draw(2)
+    desk.complete()
+    assert desk.draw(2) is not None
+    with desk.store.read() as txn:
+        assert len(codec.unpack(txn.sampler_state(), 1 << 20)["state"]["done"]) == 1
 
 
 @pytest.mark.parametrize("share", [0.5, None])

@@ -68,7 +68,7 @@ def test_an_expired_group_counts_its_attempts_by_role_and_keeps_them_readable(
     assert slot_drops(desk.index.counts) == {"base/stale": 1, "distilled/stale": 1}
     assert desk.row(group).times["expired"] == desk.now
     with desk.store.read() as txn:
-        assert txn.size("part") == 0 and txn.group_bytes(txn.row(group))
+        assert txn.size("part") == 2 and txn.group_bytes(txn.row(group))
 
 
 def test_a_group_that_never_was_is_not_found(begin):

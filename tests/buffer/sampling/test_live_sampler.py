@@ -1,8 +1,9 @@
 """The sampler of a service: one instance, with settings and state of its own, and named faults."""
 
+import numpy as np
 import pytest
 
-from buffer.sampling import samplers
+from buffer.sampling import live_sampler, samplers
 from buffer.sampling.live_sampler import STATE_LIMIT, LiveSampler
 from r3l import codec
 from r3l.errors import UserError
@@ -10,8 +11,9 @@ from r3l.run.settings.sampling import SamplerConfig
 from tests.buffer.sampling.test_samplers import MANY
 
 TEXT = """
+import logging
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 import numpy as np
 from buffer.sampling.samplers import Pick, Sampler
 
@@ -88,6 +90,73 @@ class Alpha(Plain):
 
 class State(Plain):
     state: int = 2
+
+class OfClass(Plain):
+    seen = []
+    def pick(self, candidates, count, source):
+        self.seen.append(len(candidates))
+        return super().pick(candidates, count, source)
+
+class Weighs(Plain):
+    weight: Any = 1.0
+    chance: Any = 1.0
+    def pick(self, candidates, count, source):
+        return [Pick(row, self.chance, self.weight) for row in candidates[:count]]
+
+class Names(Plain):
+    def pick(self, candidates, count, source):
+        return [Pick(row.group_id) for row in candidates[:count]]
+
+class Nothing(Plain):
+    def pick(self, candidates, count, source):
+        pass
+
+class Leaves(Plain):
+    def pick(self, candidates, count, source):
+        raise SystemExit(3)
+
+class Forever(Plain):
+    def pick(self, candidates, count, source):
+        while True:
+            pass
+
+class Logs(Plain):
+    log = logging.getLogger("a sampler that logs")
+    library = np
+    def __init__(self, config):
+        super().__init__(config)
+        self.helper = Helper()
+    def pick(self, candidates, count, source):
+        self.log.debug("%d candidates", len(candidates))
+        self.helper.log.debug("table %s", self.helper.table)
+        return super().pick(candidates, count, source)
+
+class Helper:
+    log = logging.LoggerAdapter(logging.getLogger("its helper"), {})
+    def __init__(self):
+        self.own_log = self.log.logger
+    @cached_property
+    def table(self):
+        return [1, 2]
+
+class Large(Plain):
+    def __init__(self, config):
+        super().__init__(config)
+        self.numbers, self.by_name = [0.5, 1, None], {"a": [1, 2]}
+    def pick(self, candidates, count, source):
+        if len(candidates) == count:
+            self.by_name["a"][1] = 2.0
+        return super().pick(candidates, count, source)
+
+class Slow(Plain):
+    def __init__(self, config):
+        super().__init__(config)
+        self.numbers = Endless()
+
+class Endless(list):
+    def __iter__(self):
+        while True:
+            yield 1
 """
 
 
@@ -129,7 +198,9 @@ def test_a_wrong_setting_of_a_users_class_is_named(named, own, rule):
 
 @pytest.mark.parametrize("name", ["Alpha", "State"])
 def test_a_setting_may_not_hide_what_every_sampler_has(named, name):
-    with pytest.raises(UserError, match=f"{name}.{name.lower()} has the name of something"):
+    with pytest.raises(
+        UserError, match=f"{name}.{name.lower()} has the name of an attribute or a setting"
+    ):
         LiveSampler(named(name))
 
 
@@ -164,26 +235,27 @@ def test_a_pick_that_was_undone_leaves_no_state(named):
     assert codec.unpack(live.saved(), STATE_LIMIT)["state"] == {"seen": []}
 
 
-@pytest.mark.parametrize(("name", "attribute"), [("Remembers", "seen"), ("Generator", "rng")])
+@pytest.mark.parametrize(
+    ("name", "attribute"), [("Remembers", "seen"), ("Generator", "rng"), ("OfClass", "seen")]
+)
 def test_state_that_a_restart_would_lose_is_refused(named, name, attribute):
     live = LiveSampler(named(name))
     with pytest.raises(UserError, match=f"pick changed self.{attribute}, which a restart"):
         pick(live)
 
 
-@pytest.mark.parametrize("name", ["Plain", "Cached"])
+@pytest.mark.parametrize("name", ["Plain", "Cached", "Logs"])
 def test_what_only_reads_itself_keeps_no_state(named, name):
     live = LiveSampler(named(name))
     assert pick(live) and pick(live) and live.saved() is None
 
 
-def test_the_state_of_another_sampler_is_said_to_be_lost(named, caplog):
+def test_the_state_of_another_sampler_is_said_to_be_lost(named, capsys):
     live = LiveSampler(named("Saves"))
     pick(live)
     for other in (named("Plain"), SamplerConfig(name="uniform")):
         LiveSampler(other).restore(live.saved())
-        assert "is not used by" in caplog.text
-        caplog.clear()
+        assert "r3l-notice: the state of the sampler " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["Big", "Strange"])
@@ -200,6 +272,9 @@ def test_state_that_cannot_be_stored_is_refused(named, name):
         ("Foreign", "returned group g9, which is no candidate"),
         ("Rows", "which is no Pick"),
         ("Few", "returned 1 picks; it must return 2"),
+        ("Names", "returned Pick.*, which is no Pick of a row"),
+        ("Nothing", "raised TypeError: it returned None, which is no list of picks"),
+        ("Leaves", r"raised SystemExit: 3 \(.*live_.*\.py:\d+\)"),
         ("Fails", r"raised AttributeError: .*nothing.* \(.*live_.*\.py:5\d\)"),
     ],
 )
@@ -212,3 +287,36 @@ def test_a_fault_of_a_users_sampler_is_named_in_one_line(named, name, why):
 def test_a_class_without_pick_is_refused_when_it_is_made(named):
     with pytest.raises(UserError, match="NoPick: making it raised TypeError"):
         LiveSampler(named("NoPick"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "heavy", None, [1.0]])
+@pytest.mark.parametrize(("setting", "field"), [("weight", "weight"), ("chance", "probability")])
+def test_a_weight_that_no_loss_can_use_is_refused(named, setting, field, value):
+    with pytest.raises(UserError, match=f"gave group g0000000000 the {field} .*a number from 0 to"):
+        pick(LiveSampler(named("Weighs", own={setting: value})))
+
+
+def test_weights_become_plain_numbers(named):
+    [first, _] = pick(LiveSampler(named("Weighs", own={"weight": np.float32(0.5), "chance": 1})))
+    assert (type(first.weight), first.weight, type(first.probability)) == (float, 0.5, float)
+
+
+def test_a_pick_that_does_not_end_is_refused_in_time_and_the_next_one_is_made(named, monkeypatch):
+    monkeypatch.setattr(live_sampler, "LIMIT_S", 0.1)
+    live = LiveSampler(named("Forever"))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"pick raised TimeoutError: took longer than 0\.1 s"):
+            pick(live)
+
+
+def test_the_look_at_a_samplers_attributes_is_within_the_limit(named, monkeypatch):
+    monkeypatch.setattr(live_sampler, "LIMIT_S", 0.1)
+    with pytest.raises(UserError, match=r"pick raised TimeoutError: took longer than 0\.1 s"):
+        pick(LiveSampler(named("Slow")))
+
+
+def test_a_number_that_is_changed_deep_in_a_list_is_seen(named):
+    live = LiveSampler(named("Large"))
+    assert pick(live)
+    with pytest.raises(UserError, match=r"pick changed self\.by_name, which a restart"):
+        live.pick(MANY[:2], 2, lambda: np.random.default_rng(0))

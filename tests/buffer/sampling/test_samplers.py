@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buffer.indexes.drawable_groups import DrawableGroups
 from buffer.sampling import samplers
 from buffer.sampling.samplers import FLOOR
 from buffer.storage.stored_rows import GroupRow
@@ -51,6 +52,18 @@ def test_the_same_seed_and_draw_pick_the_same_groups(name):
     sampler = _made(name)
     first, second = (sampler.pick(MANY, 5, samplers.random_source(3, 9)) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_a_pick_from_the_index_is_that_from_all_rows_but_looks_only_at_what_it_picks(name):
+    sampler, groups, looked = _made(name), DrawableGroups(), []
+    for row in MANY[::-1]:
+        groups.put(row, replayable=False)
+    candidates = groups.ready
+    find, candidates._row = candidates._row, lambda key: looked.append(key) or find(key)
+    found = sampler.pick(candidates, 5, samplers.random_source(3, 9))
+    assert len(looked) == 5
+    assert found == sampler.pick(MANY, 5, samplers.random_source(3, 9))
 
 
 @pytest.mark.parametrize("name", ["uniform", "prioritised"])
@@ -122,21 +135,29 @@ def test_every_further_group_is_picked_in_proportion_to_its_priority_among_the_r
 
 
 @given(
-    contrasts=st.lists(st.floats(0, 2e9), min_size=1, max_size=30),
+    contrasts=st.lists(st.floats(0, 2e9), min_size=2, max_size=30),
     alpha=st.floats(0, 5),
     beta=st.floats(0, 1),
 )
 def test_probabilities_are_exact_and_weights_correct_for_them(contrasts, alpha, beta):
     rows = [_row(i, rewards=(0.0, c)) for i, c in enumerate(contrasts)]
     sampler = _made("prioritised", alpha=alpha, beta=beta)
-    picks = sampler.pick(rows, len(rows), samplers.random_source(0, 1))
+    picks = sampler.pick(rows, len(rows) - 1, samplers.random_source(0, 1))
     exact = (np.array(contrasts) + FLOOR) ** alpha
     exact /= exact.sum()
     for pick in picks:
         assert abs(pick.probability - exact[_number(pick)]) < 1e-9
         n_p = len(rows) * exact[_number(pick)]
         assert pick.weight == pytest.approx(n_p**-beta, rel=1e-9)
+    assert sum(pick.probability for pick in picks) <= 1.0 + 1e-9
+
+
+def test_a_batch_of_all_candidates_was_not_chosen_and_is_not_weighted():
+    rows = [_row(i, rewards=(0.0, c)) for i, c in enumerate((0.0, 0.0, 1.0))]
+    picks = _made("prioritised").pick(rows, 3, samplers.random_source(0, 1))
+    assert [pick.weight for pick in picks] == [1.0] * 3
     assert sum(pick.probability for pick in picks) == pytest.approx(1.0)
+    assert max(pick.probability for pick in picks) > 0.9
 
 
 def test_the_priority_of_a_group_falls_linearly_with_its_uses():

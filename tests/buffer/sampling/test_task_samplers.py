@@ -77,13 +77,13 @@ def test_a_curriculum_without_history_gives_every_task_a_chance():
 
 
 def test_an_unknown_task_sampler_is_refused():
-    with pytest.raises(UserError, match=r"buffer\.tasks 'shufled': unknown"):
+    with pytest.raises(UserError, match=r"buffer\.task_sampler 'shufled': unknown"):
         sampler("shufled")
 
 
 def test_the_curriculum_of_a_service_reads_its_stored_groups(make_desk, tasks):
     desk = make_desk(
-        groups_per_step=99, tasks={"name": "curriculum", "candidates": 4, "decay": 1.0}
+        groups_per_step=99, task_sampler={"name": "curriculum", "candidates": 4, "decay": 1.0}
     )
     desk.add(tasks(4))
     for _ in range(60):

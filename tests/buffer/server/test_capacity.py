@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from buffer import BufferClient, Wait
-from buffer.groups.index import Index
+from buffer.indexes.index import Index
 from buffer.server.capacity import Capacity
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
@@ -111,7 +111,7 @@ def test_a_commit_without_disk_space_fails_by_name_and_changes_nothing(
             desk.put(group, done(length=LARGE))
             taken.append(group)
     desk.index = Index.load(desk.store, desk.config.buffer)
-    assert taken and {row.group_id for row in desk.index.drawable()} == set(taken)
+    assert taken and {row.group_id for row in desk.index.drawable.fresh} == set(taken)
     ballast.unlink()
     assert desk.put(leased[len(taken)], done(length=LARGE)).complete
     assert verify(desk.store) == []

@@ -40,7 +40,7 @@ def test_a_name_that_cannot_be_shown_does_not_come_into_the_stats(desk, handlers
 def test_metrics_that_are_not_finite_are_counted_and_the_lease_is_kept(desk, handlers, tasks):
     desk.add(tasks(1))
     call = calls.lease("a", 0, GroupPlan(1), {"good": 1.0, "bad": float("nan")})
-    assert _handle(desk, handlers, call).group_id
+    assert _handle(desk, handlers, call)[0].group_id
     found = _handle(desk, handlers, calls.stats())
     assert found.refused == {"metrics_not_finite": 1} and found.actors["a"]["good"] == 1.0
     many = {f"m{n}": 1.0 for n in range(100_000)}

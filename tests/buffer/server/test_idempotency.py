@@ -20,15 +20,15 @@ OPTIONS = ("learner.groups_per_step=2", "buffer.retention.grace_s=0")
 LOSES = """
 import os
 from buffer.server.replies import Replies
-put = Replies.put
+send = Replies.send
 def lose(self, *reply):
     try:
         os.remove({mark!r})
     except FileNotFoundError:
-        put(self, *reply)
+        send(self, *reply)
     else:
         {loss}
-Replies.put = lose
+Replies.send = lose
 """
 
 

@@ -1,5 +1,6 @@
 """No reply is lost silently: replies that a slow client misses are counted."""
 
+import os
 import time
 
 import psutil
@@ -7,13 +8,30 @@ import pytest
 import zmq
 
 from buffer import BufferClient
-from buffer.server.replies import UNSENT_LIMIT
+from buffer.server.replies import UNSENT_LIMIT, Replies
+from buffer.wire.messages import ReceivedRequest, read_reply
+from buffer.wire.operations import OPERATIONS, Ids
+from r3l.errors import LimitExceeded
 from r3l.records import GroupPlan
 from tests.buffer.fakes import calls, until
 
 pytestmark = pytest.mark.system
 
 REQUESTS = 4000
+
+
+def test_a_reply_that_is_too_large_is_refused_and_ends_no_thread():
+    replies = Replies()
+    asked = ReceivedRequest(b"", OPERATIONS["stats"], "r", None)
+    replies.put(asked, Ids(tuple("x" * 1000 for _ in range(17_000))))
+    replies.wake_front()
+    (refused,) = replies.take()
+    assert refused.error == "LimitExceeded"
+    with pytest.raises(LimitExceeded, match=r"stats: the reply cannot be sent: 17.* bytes"):
+        read_reply("stats", refused.frames)
+    os.close(replies.ready)
+
+
 FORGETFUL = """
 import zmq
 keep = zmq.Socket.set

@@ -18,10 +18,11 @@ import zmq
 from msgspec.structs import replace
 
 from buffer import AsyncBufferClient, BufferClient
-from buffer.client.calls import Call
+from buffer.client.call_results import Call
 from buffer.sampling.samplers import FLOOR
 from buffer.server.service import Service, rules_of
 from buffer.storage.store import Store
+from buffer.tools.verify import verify
 from buffer.wire import messages, operations
 from buffer.wire.access import LEARNER
 from r3l import codec
@@ -87,7 +88,8 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
         exact = contrasts**2 / (contrasts**2).sum()
         drawn = [int(group.group_id[1:]) - 1 for group in batch.groups]
         assert batch.row.probabilities == pytest.approx(exact[drawn], rel=1e-9), uses
-        assert batch.row.weights == pytest.approx((3 * exact[drawn]) ** -0.5, rel=1e-9)
+        beta = 0.5 if len(drawn) < 3 else 0.0  # all were drawn, so nothing was chosen
+        assert batch.row.weights == pytest.approx((3 * exact[drawn]) ** -beta, rel=1e-9)
     store = Store(served.folder, read_only=True)
     with store.read() as txn:
         kept = txn.draw(draw.draw_id)
@@ -400,3 +402,85 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_its_field(serve
         with pytest.raises(RecordError, match=r"trajectory\.token_ids"):
             client._ask(Call(arguments))
         assert set(client.stats().refused) == {"RecordError"}
+
+
+# ── long answers and requests that come again ───────────────────────────────────────────────
+
+
+def test_answers_of_any_length_come_in_parts_and_a_draw_waits_for_no_query(serve, tasks, done):
+    parts = "import buffer.wire.parts as p\np.PART_BYTES = p.FRAME_BYTES = 2000"
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=9", change=parts)
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(9))
+        sent = [done(length=n, reward=float(n)) for n in range(100, 1000, 100)]
+        names = []
+        for result in sent:
+            names.append(client.lease("a", 0, GroupPlan(1)).group_id)
+            client.put(names[-1], "a", result)
+        draw = client.draw(9, 0)
+        for groups in (draw.groups, client.get(names), client.query(limit=9)[::-1]):
+            assert [group.group_id for group in groups] == names
+            assert [codec.encode(group.results[0]) for group in groups] == [
+                codec.encode(result) for result in sent
+            ]
+        older = client.query(limit=2, before=names[4])
+        assert [group.group_id for group in older] == [names[3], names[2]]
+
+
+def test_a_group_larger_than_a_message_is_put_continued_drawn_and_read(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1")
+    large = [done(slot, length=700_000, reward=slot) for slot in range(3)]
+    assert 2 * len(codec.encode(large[0])) < codec.RECORD_LIMIT
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(4)).group_id
+        for result in large:
+            client.put(group, "a", result)
+        client.put_partial(group, "a", done(3, length=700_000))
+        client.release([group], "a")
+        lease = client.lease("b", 0)
+        held = [codec.encode(each) for each in (*lease.accepted, *lease.partial)]
+        assert sum(map(len, held)) > codec.RECORD_LIMIT and len(held) == 4
+        client.put(group, "b", SlotResult(3, "skipped"))
+        (drawn,) = client.draw(1, 0).groups
+        assert [codec.encode(each) for each in drawn.results[:3]] == held[:3]
+        client.release_draws()
+        assert client.get([group])[0].rewards.tolist() == [0.0, 1.0, 2.0]
+    assert served.stop() == 0
+    store = Store(served.folder, read_only=True)
+    assert verify(store) == []
+    store.close()
+
+
+def test_a_large_put_that_waits_is_sent_once_and_carried_out_once(
+    serve, tasks, done, monkeypatch, tmp_path
+):
+    """The service is slow: its client inquires, and the put is neither sent nor queued again."""
+    slow = """
+import time
+from buffer.groups import results
+put = results.put
+def slowly(work, args):
+    with open({log!r}, "a") as log:
+        log.write("x")
+    time.sleep(3)
+    return put(work, args)
+results.put = slowly
+"""
+    log = tmp_path / "puts"
+    served = serve("tcp://127.0.0.1:0", change=slow.format(log=str(log)))
+    sent, send = [], BufferClient._send
+    monkeypatch.setattr("buffer.client.clients.FIRST_TRY_S", 0.2)
+    monkeypatch.setattr("buffer.client.clients.LONGEST_TRY_S", 0.2)
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+
+        def counted(self, exchange, call, *, whole):
+            sent.append((call.operation, whole))
+            send(self, exchange, call, whole=whole)
+
+        monkeypatch.setattr(BufferClient, "_send", counted)
+        assert client.put(group, "a", done(length=20_000)).new == 1
+        assert sent.count(("put", True)) == 1 and sent.count(("put", False)) > 3
+    assert log.read_text() == "x"

@@ -6,6 +6,8 @@ from collections import Counter
 import pytest
 
 from buffer.server import stats
+from buffer.wire.operations import NAME_LIMIT
+from r3l.codec import encode
 from r3l.errors import RecordError
 from r3l.records import GROUP_STATES, GroupPlan
 from r3l.run.settings.buffer import RetentionConfig
@@ -21,6 +23,21 @@ def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten
     report = metrics.report()
     assert len(report) == stats.ACTORS_LIMIT and "a1" not in report
     assert len(report["a0"]) == stats.METRICS_LIMIT + 1 and "figure8" not in report["a0"]
+
+
+def test_the_metrics_of_all_actors_fit_in_a_reply(desk):
+    """Of as many actors as may be, with as many metrics as long as may be."""
+    actors = stats.ActorReports()
+    names = [f"{n:0{NAME_LIMIT}}" for n in range(stats.METRICS_LIMIT)]
+    for number in range(1000):
+        actors.update(f"a{number}", dict.fromkeys(names, 1.0))
+    found = desk.do(lambda work: stats.collect(work, desk.store, actors, Counter()))
+    assert len(encode(found)) > stats.ACTORS_BYTES / 2
+    assert "a0" not in found.actors and "a999" in found.actors
+    for number in range(1000):  # the other ones are silent, and are forgotten one by one
+        actors.update("a999", {f"figure{number}": 1.0})
+        actors.update(f"b{number}", {"é": 1.0})
+    assert {"a999", "b0", "b999"} <= actors.report().keys()
 
 
 def test_metrics_that_are_too_many_or_cannot_be_shown_are_refused_and_nan_is_counted():

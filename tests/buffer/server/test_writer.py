@@ -2,14 +2,14 @@
 
 import shutil
 from collections import Counter
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
 
 from buffer import BufferClient
-from buffer.groups.index import Index
+from buffer.indexes.index import Index
 from buffer.server import writer
+from buffer.server.fair_queue import FairQueue
 from buffer.server.writer import Writer
 from buffer.wire import messages
 from r3l.errors import BufferError_, BufferUnavailable, NotFound, UserError
@@ -19,7 +19,7 @@ from tests.buffer.fakes import calls
 
 @pytest.fixture
 def queue():
-    return SimpleQueue()
+    return FairQueue()
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def run(working, queue, *requests):
     """The results of these requests, transaction by transaction."""
     for number, call in enumerate(requests):
         header, *rest = call.frames(f"r{number}")
-        queue.put(messages.read_request(b"client", messages.read_header([header]), rest))
-    queue.put(None)
+        queue.put([messages.read_request(b"client", messages.read_header([header]), rest)])
+    queue.end()
     sent = []
     working.run(lambda results: sent.append({r.rid: result for r, result in results}))
     return sent
@@ -57,7 +57,7 @@ def test_requests_that_wait_are_one_transaction_and_replied_to_after_its_commit(
     monkeypatch.setattr(desk.store, "write", noted)
     (sent,) = run(working, queue, lease("a"), lease("b"), calls.renew(["g0000000001"], "b"))
     assert order == ["transaction"]
-    assert sent["r1"].group_id == "g0000000002" and sent["r2"].group_ids == ("g0000000001",)
+    assert sent["r1"][0].group_id == "g0000000002" and sent["r2"].group_ids == ("g0000000001",)
     assert desk.row("g0000000001").actor == "a"
     assert working.done_bytes > 0
 
@@ -71,7 +71,7 @@ def test_a_transaction_takes_no_more_requests_than_its_limit(working, queue, mon
 def test_a_refused_request_harms_no_other_of_its_transaction(working, queue):
     skipped = SlotResult(0, "skipped")
     (sent,) = run(working, queue, calls.put("g7", "a", skipped), lease())
-    assert isinstance(sent["r0"], NotFound) and sent["r1"].group_id == "g0000000001"
+    assert isinstance(sent["r0"], NotFound) and sent["r1"][0].group_id == "g0000000001"
 
 
 def test_a_failed_transaction_is_undone_and_only_the_request_to_blame_is_refused(
@@ -88,7 +88,7 @@ def test_a_failed_transaction_is_undone_and_only_the_request_to_blame_is_refused
     monkeypatch.setattr(working.handlers, "handle", broken)
     (sent,) = run(working, queue, lease("a"), lease("b"), lease("c"))
     assert isinstance(sent["r1"], BufferError_) and "ZeroDivisionError" in str(sent["r1"])
-    assert [sent[rid].group_id for rid in ("r0", "r2")] == ["g0000000001", "g0000000002"]
+    assert [sent[rid][0].group_id for rid in ("r0", "r2")] == ["g0000000001", "g0000000002"]
     assert working.refused["failed_transactions"] == 2  # of three requests, and of one
     assert working.index.counts["leases"] == 2
     desk.reopen()

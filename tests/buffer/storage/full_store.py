@@ -5,7 +5,7 @@ import numpy as np
 
 from buffer.groups import retention
 from buffer.storage import result_checksums
-from buffer.storage.stored_rows import DrawRow
+from buffer.storage.stored_rows import DrawRow, ProgressLink
 from r3l import codec
 from r3l.records import (
     AttemptKey,
@@ -116,7 +116,7 @@ def contents(store):
             "groups": [plain(result_checksums.read(txn, row)) for row in txn.rows()],
             "draws": [plain(draw) for draw in draws],
             "ledger": [plain(step) for step in txn.steps()],
-            "partial": [plain(codec.decode(SlotResult, d)) for _, d in txn.scan("partial")],
+            "partial": [plain(codec.decode(ProgressLink, d)) for _, d in txn.scan("partial")],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],
             "counts": dict(txn.counts()),
             "progress": plain(txn.progress()),

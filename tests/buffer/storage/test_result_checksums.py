@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from buffer import cli
 from buffer.storage import result_checksums
+from buffer.storage.layout import part_key
 from buffer.storage.transaction import read_group
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
@@ -42,7 +43,7 @@ TOKENS = bytes([0, 0, 0, 3, 0, 0, 0, 4])  # the middle of the token ids 0, 1, 2,
 
 def test_a_flipped_bit_is_named_and_neither_replayed_nor_shown_nor_exported(filled, tmp_path):
     assert verify(filled.store) == []
-    _flip(filled, "group", b"g0000000001", TOKENS, bit=1)
+    _flip(filled, "part", part_key("g0000000001", 2), TOKENS, bit=1)
     (problem,) = verify(filled.store)
     assert problem.startswith("g0000000001: slot 2 differs")
     with pytest.raises(RecordError, match="g0000000001: slot 2"):
@@ -58,7 +59,7 @@ def test_a_flipped_bit_is_named_and_neither_replayed_nor_shown_nor_exported(fill
 
 def test_a_flipped_bit_in_an_unfinished_group_is_named_too(filled):
     with filled.store.read() as txn:
-        ((key, _),) = txn.scan("part")
+        ((key, _),) = txn.scan("part", b"g0000000002")
     _flip(filled, "part", key, TOKENS, bit=5)
     (problem,) = verify(filled.store)
     assert problem.startswith("g0000000002: slot 1 differs")
@@ -67,7 +68,7 @@ def test_a_flipped_bit_in_an_unfinished_group_is_named_too(filled):
 @pytest.mark.parametrize(
     ("table", "key", "said"),
     [
-        ("group", b"g0000000001", "g0000000001: reflection reflect-0 differs"),
+        ("reflection", b"g0000000001\0reflect-0", "g0000000001: reflection reflect-0 differs"),
         ("reflection", b"g0000000002\0half", "g0000000002: reflection half differs"),
     ],
 )
@@ -81,14 +82,20 @@ def test_a_group_is_refused_or_unchanged_whichever_byte_is_damaged(filled):
     chance, key = random.Random(1), b"g0000000001"
     refused = 0
     with filled.store.write() as txn:
-        row, sound = txn.row(key.decode()), txn.get("group", key)
-        expected = codec.encode(read_group(sound, row))
-        for at in range(len(sound)):
-            value = bytearray(sound)
-            value[at] ^= 1 << chance.randrange(8)
-            txn.put("group", key, bytes(value))
-            try:
-                assert codec.encode(result_checksums.read(txn, row)) == expected, at
-            except R3LError:
-                refused += 1
-    assert refused > 0.95 * len(sound)  # all but the times and the state, which GroupRow holds
+        row = txn.row(key.decode())
+        expected = codec.encode(read_group(txn.record(row.group_id), row))
+        tables = ("group", "part", "reflection")
+        stored = [(table, *each) for table in tables for each in txn.scan(table, key)]
+        assert len(stored) == 5
+        for table, at_key, sound in stored:
+            for at in range(len(sound)):
+                value = bytearray(sound)
+                value[at] ^= 1 << chance.randrange(8)
+                txn.put(table, at_key, bytes(value))
+                try:
+                    assert codec.encode(result_checksums.read(txn, row)) == expected, at
+                except R3LError:
+                    refused += 1
+            txn.put(table, at_key, sound)
+    size = sum(len(sound) for *_, sound in stored)
+    assert refused > 0.9 * size  # all but times and state, which GroupRow holds, and envelopes

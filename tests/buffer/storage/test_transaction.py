@@ -18,18 +18,6 @@ def txn(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_scan_has_every_key_of_its_prefix_in_order(txn, backwards):
-    wanted = [b"b", b"b\0", b"b\xff", b"b\xff\xff1"]
-    for key in [b"a\xff", *wanted, b"c", b"\xff"]:
-        txn.put("task", key, key + b"!")
-    found = wanted[::-1] if backwards else wanted
-    assert list(txn.keys("task", b"b", backwards=backwards)) == found
-    assert list(txn.scan("task", b"b", backwards=backwards)) == [(k, k + b"!") for k in found]
-    assert len(list(txn.keys("task", backwards=backwards))) == txn.size("task") == 7
-    assert list(txn.keys("group", b"b", backwards=backwards)) == []
-
-
 def test_a_task_is_registered_once_by_its_id(txn):
     first, second = Task("t", "workshop", 1), Task("t", "workshop", 2)
     assert txn.add_task("train", "", 0, first) and not txn.add_task("train", "", 1, second)

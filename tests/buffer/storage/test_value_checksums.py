@@ -82,8 +82,14 @@ def test_damage_in_any_table_is_named_by_verify(filled, table: str) -> None:
     assert problems and problems[0].startswith(f"table {table}, key {keys[-1]!r}")
 
 
+def test_a_damaged_key_that_is_no_text_is_named_by_verify(filled) -> None:
+    with filled.store.write() as txn:
+        txn.put("part", b"g\x93", b"")
+    assert any(line.startswith("g\\x93: is in table part") for line in verify(filled.store))
+
+
 def test_a_damaged_record_is_never_drawn_and_its_group_expires(filled) -> None:
-    first, _ = (row.group_id for row in filled.index.drawable())
+    first, _ = (row.group_id for row in filled.index.drawable.fresh)
     damage(filled.store, "group", first.encode())
     assert "1 of 2 groups are ready" in filled.shortage(2, 4)
     assert (filled.row(first).state, filled.row(first).cause) == ("expired", "damaged")

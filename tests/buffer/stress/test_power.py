@@ -16,7 +16,7 @@ import pytest
 from lmdb import verify as lmdb_verify
 
 from buffer import BufferClient, Lease
-from buffer.groups.index import Index
+from buffer.indexes.index import Index
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify

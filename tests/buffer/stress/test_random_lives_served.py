@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from buffer import BufferClient
 from buffer.storage.store import Store
+from r3l import codec
 from tests.buffer.fakes import Served
 from tests.buffer.groups.test_random_lives import ETA, PER_STEP, Lives
 
@@ -47,8 +48,9 @@ class Window:
     def put(self, group_id, result, actor):
         return self.client.put(group_id, actor, result)
 
-    def put_partial(self, group_id, result, actor):
-        return self.client.put_partial(group_id, actor, result)
+    def put_partial(self, group_id, result, actor, since=None):
+        known = None if since is None else codec.encode(since)
+        return self.client.put_partial(group_id, actor, result, since=known)
 
     def draw(self, count, version):
         drawn = self.client.draw(count, version)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import store_reads
+from buffer.tools.commands import Pace
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.records import GroupPlan, SlotResult
@@ -30,11 +31,21 @@ def test_the_commands_read_a_copy(trained, tmp_path):
     assert "2 groups" in run("ls", *at, "state == 'trained' and reward == 1")
     assert "attempt 0: done" in run("show", *at, "g0000000001")
     assert json.loads(run("replay", *at, "1").splitlines()[0])["group_id"] == "g0000000001"
-    assert run("verify", *at) == "clean\n"
+    assert CliRunner().invoke(cli.main, ["verify", *at]).stdout == "clean\n"
     run("compact", *at, str(tmp_path / "smaller"))
     copied = Store(tmp_path / "smaller", read_only=True)
     assert verify(copied) == []
     copied.close()
+
+
+def test_a_long_look_says_now_and_then_how_far_it_is_and_how_fast(capsys):
+    pace = Pace("checked", 100.0)
+    for done in range(1, 2001):
+        pace.tell(done, 100_000, 100.0 + done / 200)
+    assert capsys.readouterr().err.splitlines() == [
+        "checked 1,000 of 100,000 groups, 200 a second, 495 s left",
+        "checked 2,000 of 100,000 groups, 200 a second, 490 s left",
+    ]
 
 
 def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_what_advice(

@@ -4,14 +4,16 @@ import json
 import sys
 
 import pytest
+from msgspec.structs import replace
 
+import r3l
 from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l import codec
-from r3l.records import Group, Task
+from r3l.records import Group, SlotResult, Task
 from r3l.records.imported import imported_attempt
-from tests.buffer.fakes import refused
+from tests.buffer.fakes import refused, thought
 
 TASK = Task("q", "elsewhere", 0, {"prompt": "p"})
 ATTEMPT = {"token_ids": [1, 2, 3], "spans": [[1, 3]], "reward": 1.0}
@@ -70,8 +72,45 @@ def test_insert_draw_train_export_import_keeps_the_bytes_of_every_attempt(
     assert [row.source for row, _ in groups_of(empty / "buffer")] == ["people", "x"]
 
 
+def test_the_whole_circle_through_a_service_and_a_trainer_keeps_the_bytes(serve, tmp_path, capsys):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2", "algorithm=grpo")
+    algorithm, trainer = r3l.GRPO(group_size=2, kl_coef=0.0), r3l.Trainer("builtin", lr=1e-3)
+    known = imported_attempt([5, 6, 7, 8], [(2, 4)], 1.0, source="x", logprobs=[-0.5, -9.0])
+    silent = [imported_attempt([5, 6, 7, n], [(2, 4)], n % 2, source="people") for n in (8, 9)]
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.insert(TASK, silent, source="people")
+        lost = replace(known, reward=0.0)
+        client.insert(
+            TASK, [known, lost, SlotResult(0, "failed", cause="env")], source="x",
+            reflections=[thought()], kind="by hand",
+        )  # fmt: skip
+        draw = client.draw(2, version=0)
+        before = trainer.weights()
+        result = trainer.step(algorithm.rows(draw), algorithm.loss)
+        assert result.applied and any(not v.equal(before[k]) for k, v in trainer.weights().items())
+        client.commit(draw.draw_id, step=1, version=1)
+
+    def exported(folder):
+        file = tmp_path / f"{folder.parent.name}.jsonl"
+        file.write_text(run(capsys, "export", folder).out)
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return file, [json.dumps(line | {"times": {}}) for line in lines]
+
+    file, first = exported(served.folder)
+    assert [len(json.loads(line)["results"]) for line in first] == [2, 3]
+    assert all('"trained"' in line for line in first)
+    for name in ("second", "third"):
+        with Store(tmp_path / name / "buffer", map_gib=0.25):
+            pass
+        assert run(capsys, "import", tmp_path / name, file).out == "2 groups inserted\n"
+        file, again = exported(tmp_path / name / "buffer")
+        assert again == first
+
+
 def test_a_running_service_takes_them_too(serve, tmp_path, capsys):
     served = serve()
+    bad = write(tmp_path / "bad.jsonl", LINE, {"task": "q"})
+    refused(["import", served.endpoint, str(bad)], "line 2: the line: lacks attempts", capsys)
     file = write(tmp_path / "own.jsonl", LINE, LINE)
     assert run(capsys, "import", served.endpoint, file).out == "2 groups inserted\n"
     with BufferClient(served.endpoint) as client:
@@ -93,7 +132,8 @@ def test_what_is_left_out_is_counted_by_reason(empty, tmp_path, capsys):
         (LINE | {"attempts": [ATTEMPT | {"token_ids": [1, 2, 10**6]}]}, "holds token 1000000"),
         (LINE | {"attempts": [ATTEMPT | {"logprobs": [-1, 5]}]}, "above 0"),
         (LINE | {"task": {"task_id": "q", "options": {"prompt": "other"}}}, "exists with another"),
-        (LINE | {"source": ""}, "has no source"),
+        (LINE | {"source": ""}, "must be non-empty text"),
+        ({"task": "q"}, "line 2: the line: lacks attempts"),
     ],
 )
 def test_a_refused_line_is_named_and_nothing_is_inserted(empty, tmp_path, capsys, line, rule):
@@ -113,3 +153,12 @@ def test_messages_are_written_by_the_chat_of_the_runs_model(empty, tmp_path, cap
     run(capsys, "import", empty, file)
     [(row, _)] = groups_of(empty / "buffer")
     assert row.done == 1 and row.source == "f"
+
+
+def test_a_store_without_settings_is_said_to_be_checked_against_the_shipped_model(
+    empty, tmp_path, capsys
+):
+    said = run(capsys, "import", empty, write(tmp_path / "f", LINE))
+    assert "no config.yaml beside it, so the known tokens were those of the shipped" in said.err
+    (empty / "config.yaml").write_text("algorithm: grpo\n")
+    assert not run(capsys, "import", empty, tmp_path / "f").err

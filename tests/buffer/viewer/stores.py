@@ -180,6 +180,7 @@ def _write_group(txn, number, task, made) -> None:
     )  # fmt: skip
     txn.put_row(row)
     txn.add_tag(row)
+    txn.list_state(row)
     txn.write_record(row, Parts(encoded, thoughts))
     before = txn.step(version + 1)
     used = trained(row.group_id) if made.state == "trained" else ()
@@ -193,5 +194,5 @@ def trained(group_id: str) -> tuple[TrainedAttempt, ...]:
     return (
         TrainedAttempt(group_id, group_id, 0, -0.5, 1, 0.01),
         TrainedAttempt(group_id, group_id, 1, 0.25, 0, 0.01),
-        TrainedAttempt(group_id, group_id, 2, 3.0, 1, 0.02),
+        TrainedAttempt(group_id, group_id, 2, 3.0, 1, 0.02, reliance=-0.75),
     )

@@ -32,6 +32,7 @@ def test_steps_are_marked_and_advantages_shown_as_the_learner_trained_on_them():
     assert marked(first["base"]) == marked(first["retry"]) == [False, True, True]
     assert (first["pivot"], first["gain"], first["retry"]["advantage"]) == (1, 1.0, 3.0)
     assert (first["base"]["advantage"], first["base"]["token_weight"]) == (-0.5, 0.01)
+    assert (first["base"]["reliance"], first["retry"]["reliance"]) == (None, -0.75)
     assert marked(second["base"]) == [True] * 3
     assert second["retry"]["steps"] is None and second["retry"]["advantage"] is None
     assert [one["reflection"]["name"] for one in (first, second)] == ["reflect-0", "reflect-1"]

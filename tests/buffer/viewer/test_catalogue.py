@@ -57,7 +57,23 @@ def test_only_the_newest_groups_of_a_large_store_are_listed(store, monkeypatch):
     monkeypatch.setattr(catalogue, "GROUPS_LIMIT", 10)
     seen = catalogue_of(store)
     assert [one["group"][-2:] for one in seen.read()] == [f"{n}" for n in range(40, 30, -1)]
-    assert seen.total == 40
+    assert (seen.summary()["total"], seen.summary()["listed"]) == (40, 10)
+
+
+def test_a_page_and_the_numbers_of_groups_look_at_no_other_group(store, monkeypatch):
+    looked, seen = [], catalogue_of(store)
+    find = catalogue.group_facts.facts
+    monkeypatch.setattr(
+        catalogue.group_facts, "facts", lambda row: looked.append(row.group_id) or find(row)
+    )
+    total, newest = seen.page("train", "", 3)
+    assert total == 40 and [one["group"] for one in newest] == looked
+    assert looked == ["g0000000040", "g0000000039", "g0000000038"]
+    _, older = seen.page("", looked[-1], 2)
+    assert [one["group"][-2:] for one in older] == ["37", "36"] and len(looked) == 5
+    assert seen.summary()["states"] == {"train": {"trained": 40}} and len(looked) == 5
+    assert seen.page("eval", "", 9) == (0, []) == seen.page("nothing", "g" * 1000, 9)
+    assert newest == list(seen.read()[:3])
 
 
 def test_tasks_are_summed_up_and_put_in_order(store):

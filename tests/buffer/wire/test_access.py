@@ -25,7 +25,7 @@ def test_a_client_beyond_the_limit_is_refused_until_a_place_is_free(serve):
     for client in clients:
         client.stats()
     with BufferClient(served.endpoint, timeout_s=1.0) as late:
-        with pytest.raises(BufferUnavailable):
+        with pytest.raises(BufferUnavailable, match="has no place for another client; end one"):
             late.stats()
         until(lambda: clients[0].stats().refused.get("too_many_connections", 0) >= 1)
         clients[3].close()

@@ -26,9 +26,10 @@ def test_only_clients_with_a_known_key_get_replies(serve, tmp_path):
     for keys in (None, stranger, stolen):
         with (
             BufferClient(endpoint, timeout_s=1.5, keys=keys) as client,
-            pytest.raises(BufferUnavailable),
+            pytest.raises(BufferUnavailable) as error,
         ):
             client.stats()
+        assert ("refuses this client's key" in str(error.value)) == (keys == stolen)
     with BufferClient(endpoint, keys=known) as client:
         until(lambda: client.stats().refused.get("unknown_key", 0) >= 1)
 

@@ -13,6 +13,7 @@ from r3l.errors import (
     UnknownOperation,
 )
 from r3l.records import TASK_LIMIT, GroupPlan, Task
+from tests.buffer.fakes import calls, finished
 from tests.r3l.files.made import flips
 
 
@@ -31,7 +32,7 @@ def test_a_request_is_read_as_it_was_made():
 
 def test_a_reply_is_read_with_the_groups_behind_it():
     frames = messages.reply_frames("r1", operations.Amount(3), [b"one", b"two"])
-    assert messages.reply_id(frames) == "r1"
+    assert messages.address(frames) == ("r1", "")
     reply, groups = messages.read_reply("commit", frames)
     assert reply == operations.Amount(3) and list(groups) == [b"one", b"two"]
 
@@ -40,7 +41,7 @@ def test_an_error_is_raised_with_its_type_sentence_and_facts():
     frames = messages.error_frames("r1", LeaseLost("group g1 is held by b", group_id="g1"))
     with pytest.raises(LeaseLost, match="group g1 is held by b") as caught:
         messages.read_reply("put", frames)
-    assert caught.value.facts == {"group_id": "g1"} and messages.reply_id(frames) == "r1"
+    assert caught.value.facts == {"group_id": "g1"} and messages.address(frames) == ("r1", "")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +91,14 @@ def test_a_damaged_message_is_no_request_and_no_reply():
         for number, frame in enumerate(whole):
             for content in flips(frame, few=100):
                 frames = [*whole[:number], content, *whole[number + 1 :]]
-                unseen += messages.reply_id(frames) == "r" and not without_sum(frames[0])
+                unseen += messages.address(frames)[0] == "r" and not without_sum(frames[0])
                 try:
                     header = messages.read_header(frames)
                     messages.check_sum(header, frames)
                     unseen += not without_sum(frames[0])
                 except R3LError:
                     continue
-    assert messages.reply_id(reply) == "r" and unseen == 0
+    assert messages.address(reply)[0] == "r" and unseen == 0
 
 
 def without_sum(header: bytes) -> bool:
@@ -106,3 +107,21 @@ def without_sum(header: bytes) -> bool:
         return "sum" not in codec.unpack(header)
     except R3LError:
         return False
+
+
+def test_an_inquiry_names_a_request_and_a_sign_answers_it():
+    frames = messages.inquiry_frames("put", "r1")
+    header = messages.read_header(frames)
+    assert messages.check_sum(header, frames) and messages.is_inquiry(header, frames)
+    assert messages.operation_of(header).name == "put" and header["rid"] == "r1"
+    assert not messages.is_inquiry(header, [*frames, b""])
+    assert not messages.is_inquiry({"op": "put"}, frames), "a request without its record"
+    for sign in (messages.BUSY, messages.WANTED):
+        assert messages.address(messages.sign_frames("r1", sign)) == ("r1", sign)
+
+
+def test_a_large_request_is_inquired_about_and_a_small_one_is_sent_again():
+    small, large = calls.put("g", "a", finished()), calls.put("g", "a", finished(length=9000))
+    assert small.frames("r", whole=False) == small.frames("r")
+    assert large.frames("r", whole=False) == messages.inquiry_frames("put", "r")
+    assert len(large.frames("r")) == 2

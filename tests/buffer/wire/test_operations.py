@@ -22,6 +22,7 @@ CALLS = [
     calls.renew(["g"], "a"),
     calls.release(["g"], "a"),
     calls.draw(1, 0),
+    calls.get_drawn(1, 0),
     calls.release_draws(),
     calls.commit(1, 1, 1, []),
     calls.discard(1, "nonfinite"),
@@ -38,7 +39,7 @@ RAW = ("put", "put_partial", "insert")
 
 def test_every_operation_has_a_handler_of_its_thread_and_nothing_else_has_one(desk):
     writers = WriteHandlers(desk.store, Counter()).table
-    by_thread = {"writer": set(writers), "reader": set(READ_HANDLERS)}
+    by_thread = {"writer": set(writers)} | {t: set(table) for t, table in READ_HANDLERS.items()}
     for thread, handlers in by_thread.items():
         assert handlers == {name for name, row in OPERATIONS.items() if row.thread == thread}
 

@@ -2,13 +2,14 @@
 
 import socket
 import time
+from collections import Counter
 
 import pytest
 
 from buffer import BufferClient
 from buffer.wire.curve_keys import generate
 from buffer.wire.sockets import Received
-from buffer.wire.traffic import CHECK_S, Limits, Traffic
+from buffer.wire.traffic import CHECK_S, LOOKS, Limits, Traffic
 from r3l.records import GroupPlan
 from r3l.run.process.memory import STEADY_MEMORY
 from tests.buffer.fakes import calls, full_result, until
@@ -127,3 +128,27 @@ def test_a_connection_is_counted_by_what_was_not_read():
     assert not bring(0) and traffic.unread() == 0
     for end in (sender, taker, listening):
         end.close()
+
+
+def test_bytes_that_were_read_at_once_are_counted_within_a_round():
+    """The kernel tells nothing of them, and no message is complete."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    traffic, pairs = Traffic(Limits(connection=50_000, total=1 << 30), encrypted=False), []
+    for _ in range(2 * LOOKS):
+        sender = socket.create_connection(listening.getsockname())
+        pairs.append((sender, listening.accept()[0]))
+        pairs[-1][1].sendall(bytes(100))
+        traffic.opened(pairs[-1][1].fileno())
+    now = time.monotonic() + CHECK_S
+    assert not traffic.check(now)  # the handshakes are done
+    sender, taker = pairs[-1]
+    for _ in range(6):
+        sender.sendall(bytes(10_000))
+        taker.recv(10_000, socket.MSG_WAITALL)
+    found = Counter[str]()
+    for n in range(1, 3):
+        found += traffic.check(now + n * CHECK_S)
+    assert found == {"message_too_large": 1} and sender.recv(200) == bytes(100)
+    for end in (*(end for pair in pairs for end in pair), listening):
+        end.close()
+    traffic.close()

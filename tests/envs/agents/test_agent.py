@@ -48,6 +48,63 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     assert not folder.exists()
 
 
+CACHING = """
+import json, os
+from pathlib import Path
+
+kept = [Path(os.environ[name]) for name in ("XDG_CACHE_HOME", "DSPY_CACHEDIR")]
+print(json.dumps([*map(str, kept), os.environ["HF_HOME"], [os.listdir(each) for each in kept]]))
+for each in kept:
+    (each / "replies").touch()
+"""
+
+
+def test_each_attempt_has_empty_folders_for_caches_and_the_users_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path))
+    monkeypatch.delenv("HF_HOME", raising=False)
+    env, seen = made(tmp_path, CACHING), set[str]()
+    for _ in range(2):
+        env.prepare({"id": "a"}, [])
+        state = ended(env, env.start({}, ["XDG_CACHE_HOME", "DSPY_CACHEDIR"]))
+        *folders, downloads, listed = json.loads(state.stdout)
+        assert downloads == f"{tmp_path}/huggingface" and listed == [[], []]
+        seen |= {*folders}
+    env.close()
+    assert len(seen) == 4 and not any(map(os.path.exists, seen))
+
+
+def test_a_functions_file_is_imported_with_the_users_caches_and_called_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HOME", raising=False)
+    (tmp_path / "mine.py").write_text(
+        "import os\n\ndef seen():\n"
+        "    return [os.environ['XDG_CACHE_HOME'], os.environ.get('HF_HOME')]\n\n"
+        "FIRST = seen()\n\ndef play(task):\n    return FIRST + seen()\n"
+    )
+    env = Agent(command=f"{tmp_path}/mine.py:play", tasks="")
+    env.prepare({"id": "a"}, [])
+    state = ended(env, env.start({}, ["XDG_CACHE_HOME"]))
+    first, downloads, own, still = json.loads(state.stdout)
+    env.close()
+    assert first == str(tmp_path) != own
+    assert downloads == still == f"{tmp_path}/huggingface"
+
+
+def test_a_functions_file_is_imported_with_the_path_of_programs(tmp_path: Path) -> None:
+    text = "import os\n\nFIRST = os.environ['PATH']\n\ndef play(task):\n    return [FIRST]\n"
+    (tmp_path / "mine.py").write_text(text)
+    env = Agent(command=f"{tmp_path}/mine.py:play", tasks="")
+    env.prepare({"id": "a"}, [])
+    state = ended(env, env.start({}))
+    env.close()
+    assert os.environ["PATH"] in json.loads(state.stdout)[0]
+
+
 @pytest.mark.parametrize(("size", "by_a_process"), [(1, False), (2 << 20, True)])
 def test_only_a_large_folder_is_copied_by_a_process(
     tmp_path: Path, size: int, by_a_process: bool

@@ -180,7 +180,7 @@ def test_an_attempt_ends_without_its_neighbours(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys, time\n"
         "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
-        "time.sleep(1)\n"
+        "while sys.argv[1] == 'kills' and not os.path.exists('../../begun'): time.sleep(0.01)\n"
         "parent = open(f'/proc/{os.getppid()}/stat').read().split()[3]\n"
         "for pid in (int(parent), os.getppid()) if sys.argv[1] == 'kills' else ():\n"
         "    os.kill(pid, 9)\n"
@@ -192,9 +192,10 @@ def test_an_attempt_ends_without_its_neighbours(tmp_path: Path) -> None:
         argv = (sys.executable, "-c", script, name)
         made.append(AgentProcess(STARTER, argv, folder_of(tmp_path / name), {}))
     killer, neighbour = made
-    assert wait(killer) == -signal.SIGKILL
     while not (line := neighbour.last_line("stdout")):
         time.sleep(0.01)
+    (tmp_path / "begun").touch()
+    assert wait(killer) == -signal.SIGKILL
     daemon = int(killer.last_line("stdout"))
     (tmp_path / "next").mkdir()
     following = AgentProcess(STARTER, (sys.executable, "-c", ""), folder_of(tmp_path / "next"), {})

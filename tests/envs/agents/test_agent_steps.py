@@ -71,6 +71,11 @@ def test_a_result_needs_a_number() -> None:
         assert failed.value.cause == cause
 
 
+def test_a_failure_is_told_with_what_its_feedback_says() -> None:
+    with pytest.raises(EnvironmentFailed, match="failure: 'tests_exit': exit code 3"):
+        outcome_of({"failed": "tests_exit", "feedback": "exit code 3"}, 1.0, "x")
+
+
 def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> None:
     def graded(**state: Any) -> Any:
         runs = state["exit"] is None

@@ -8,7 +8,9 @@ from envs.agents.agent_variables import (
     child_environment,
     client_names,
     direct_hosts,
+    fresh_names,
     secret_names,
+    shared_folders,
     unset_names,
 )
 
@@ -124,3 +126,15 @@ def test_calls_to_this_machine_go_to_no_proxy(
     environ: dict[str, str], more: tuple[str, ...], direct: str
 ) -> None:
     assert direct_hosts(environ, *more) == {"no_proxy": direct, "NO_PROXY": direct}
+
+
+def test_folders_of_replies_are_fresh_unless_they_are_listed() -> None:
+    assert {"XDG_CACHE_HOME", "DSPY_CACHEDIR", "CREWAI_STORAGE_DIR"} <= {*fresh_names()}
+    assert "DSPY_CACHEDIR" not in fresh_names(["DSPY_*"])
+    assert not {*fresh_names()} & shared_folders({}).keys()
+
+
+def test_folders_of_downloads_stay_where_they_are() -> None:
+    shared = shared_folders({"XDG_CACHE_HOME": "/big", "TORCH_HOME": "/torch"})
+    assert (shared["HF_HOME"], shared["TORCH_HOME"]) == ("/big/huggingface", "/torch")
+    assert shared_folders({"HOME": "/me"})["UV_CACHE_DIR"] == os.path.expanduser("~/.cache/uv")

@@ -48,6 +48,19 @@ def test_a_function_is_found_and_its_result_printed(
         find(f"{file}:other")
 
 
+def test_a_file_edited_within_a_second_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, sys)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "f.py"
+    for value in (1, 2):  # texts of one length
+        file.write_text(f"def play():\n    return {value}\n")
+        os.utime(file, (1e9, 1e9))
+        assert find(f"{file}:play")() == value
+
+
 @pytest.mark.parametrize(("given", "number"), NUMBERS, ids=lambda value: repr(value))
 def test_a_number_of_any_library_is_said_as_an_environments_is_read(
     given: Any, number: float, capsys: pytest.CaptureFixture[str]

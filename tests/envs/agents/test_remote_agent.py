@@ -84,7 +84,8 @@ def test_a_long_task_reaches_the_server(server: Any, tmp_path: Path) -> None:
 
 
 def test_a_server_cannot_keep_the_state_of_an_attempt(server: Any, tmp_path: Path) -> None:
-    given = {"command": "true", "tasks": str(tmp_path), "snapshot": address(server)}
+    (tasks := tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
+    given = {"command": "true", "tasks": str(tasks), "snapshot": address(server)}
     with pytest.raises(UserError, match=r"snapshot .* is not a command"):
         Agent(**given, restore=address(server))
 

@@ -20,7 +20,7 @@ def test_an_interpreter_without_verifiers_is_named() -> None:
 def test_tasks_are_what_the_interpreter_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [json.dumps({"index": n, "key": f"{n:064}"}) for n in range(2)]
+    lines = [json.dumps({"index": n, "key": f"{n:0<64}"}) for n in range(2)]
     script = tmp_path / "lists.py"
     script.write_text(f"import sys\nif 'list' in sys.argv: print({chr(10).join(lines)!r})\n")
     monkeypatch.setattr(verifiers_taskset, "PLAY", script)

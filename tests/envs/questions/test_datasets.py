@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from envs import registry
 from envs.questions.datasets import BEFORE, load
 from envs.questions.math_problems import ProblemTasks
 from r3l.errors import UserError
+from r3l.files import hub_data_set
 from tests.r3l.hostile import TEXTS
 
 
@@ -174,23 +174,17 @@ def test_a_missing_file_is_named_with_what_else_can_be_given():
 
 def test_a_data_set_of_the_hub_is_loaded_by_repository_configuration_and_split(monkeypatch):
     asked = []
-    fake = types.ModuleType("datasets")
-    fake.load_dataset = lambda *a, **k: asked.append((a, k)) or [{"question": "q", "answer": "1"}]
-    monkeypatch.setitem(__import__("sys").modules, "datasets", fake)
+    monkeypatch.setattr(
+        hub_data_set, "rows", lambda name: asked.append(name) or [{"question": "q", "answer": "1"}]
+    )
     load.cache_clear()
     (task,) = registry.tasks("gsm8k", {}, "eval", 5)
-    assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
+    assert asked == ["openai/gsm8k:main@test"]
     assert task.options == {"prompt": "q", "answer": "1", "attempts": 1}
     load.cache_clear()
 
 
 def test_a_missing_package_is_one_line_with_the_install_command(monkeypatch):
-    import sys
-
-    load.cache_clear()
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"^env gsm8k: .*datasets.*'r3l\[math\]'$"):
-        registry.tasks("gsm8k", {}, "train", 1)
     monkeypatch.setattr("envs.requirements.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"math_verify; .*'r3l\[math\]'$"):
         registry.make("gsm8k")

@@ -48,6 +48,19 @@ def test_a_plan_is_the_one_on_file(
     assert not (tmp_path / "runs").exists(), "nothing is written"
 
 
+def test_a_plan_of_many_actors_says_in_counts_where_they_start(tmp_path: Path) -> None:
+    run, model = str(tmp_path / "run"), str(large_model(tmp_path / "model"))
+    given = ["--run", run, "--actors", "64", "--learner", "8gpu", *LARGE, "--model", model]
+    said = dry_run(*given, "--hardware", "4x8x141GB", "--cluster", "ray", "learner.zero_stage=3")
+    rows = [line for line in said.splitlines() if " actors  " in line]
+    assert [line[:9] for line in rows] == ["24 actors", "24 actors", "16 actors"]
+    assert all(" 0-7 " in line for line in rows)
+    assert "64 actors start together on 3 machines, as soon as the buffer is ready: up to" in said
+    assert "--name actor-0" in said and "--name actor-1" not in said
+    assert "and so on to actor-63, each with its own name, GPUs and threads" in said
+    assert len(said.splitlines()) < 50
+
+
 @pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_can_be_planned(path: Path, tmp_path: Path) -> None:
     """In the built-in world, since the preset's own may need a package or data."""

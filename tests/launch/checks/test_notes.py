@@ -11,6 +11,8 @@ from launch.checks import notes as module
 from launch.checks.notes import notes
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import load
+from tests.envs.agents.task_folders.folders import made
+from tests.envs.agents.task_folders.test_private_view import pytestmark as needs_views
 
 
 def lines(*overrides: str) -> list[str]:
@@ -130,6 +132,19 @@ def test_fields_that_only_the_grader_sees_are_told_once(tmp_path: Path) -> None:
     ]
     for options in ({}, {"reward": reward, "hidden": ["answer"]}):
         assert not [line for line in agent_of(tmp_path, **options) if "grader alone" in line]
+
+
+@needs_views
+def test_task_folders_that_run_without_their_container_are_told(tmp_path: Path) -> None:
+    made(tmp_path, "one", dockerfile="FROM a\nWORKDIR /app\nRUN make\n")
+    made(tmp_path, "two")
+    given = {"command": "true", "tasks": str(tmp_path), "unsandboxed": True}
+    told = [line for line in lines("env=agent", f"env.options={json.dumps(given)}")
+            if "container" in line]  # fmt: skip
+    assert told == [
+        "env agent: agent and tests of 2 task folders run as your user, without a container "
+        "(env.options.unsandboxed); RUN is not followed in the Dockerfile of one"
+    ]
 
 
 def test_variables_that_agents_do_not_get_are_told(

@@ -33,7 +33,7 @@ def test_machines_are_described_only_for_what_starts_later_and_several_for_a_clu
 
 
 def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("r3l.run.process.free_space._free", lambda path: 100 << 20)
+    monkeypatch.setattr("r3l.run.process.free_space.free_bytes", lambda path: 100 << 20)
     line = refused("--run", run)
     assert f"run {run}: its disk has 100 MiB" in line and not run.exists()
 
@@ -45,7 +45,7 @@ def test_every_checkpoint_that_is_kept_needs_its_room(
         line = refused("--run", run, *overrides)
         return int(line.partition("the run needs ")[2].partition(" MiB")[0])
 
-    monkeypatch.setattr("r3l.run.process.free_space._free", lambda path: 1 << 20)
+    monkeypatch.setattr("r3l.run.process.free_space.free_bytes", lambda path: 1 << 20)
     one, three = (needed(f"learner.keep_checkpoints={n}") for n in (1, 3))
     assert three > one > needed("learner.lora={rank: 4}", "learner.keep_checkpoints=3")
     without = needed("learner.keep_checkpoints=1", "learner.keep_best=false")

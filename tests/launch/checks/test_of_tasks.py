@@ -110,6 +110,48 @@ def test_an_environment_inside_whose_attempts_nothing_can_start_is_refused(name:
     check(one, fleeting, algorithm="grpo")
 
 
+@pytest.mark.parametrize("name", ["r3l", "rltf", "hill", "reflect_grpo", "critique_grpo"])
+def test_retries_are_refused_where_no_attempt_can_go_back_to_an_earlier_step(name: str) -> None:
+    task = Task("a/1", "a", 1)
+    once = FirstStep(1, 1, 1, replayable=False, reentered=False, most_steps=3)
+    saved = FirstStep(1, 1, 1, replayable=False, most_steps=3)
+
+    def check(step: FirstStep, *settings: str) -> None:
+        config = load(None, [f"algorithm={name}", f"model={builtin_policy()}", *settings])
+        check_first_steps(config, CHAT, [task], {task.task_id: step})
+
+    check(saved)
+    with pytest.raises(UserError, match=f"algorithm={name}: retries .* env a declares .* no snap"):
+        check(once)
+    if name == "r3l":
+        check(once, "algorithm.reflect=false")
+
+
+@pytest.mark.parametrize("name", ["sdpo", "rlsd", "forward_kl", "grpo"])
+def test_algorithms_without_retries_may_play_a_world_that_is_played_once(name: str) -> None:
+    assert not of_tasks.makes_retries(load(None, [f"algorithm={name}"]).algorithm)
+
+
+def test_a_world_can_be_re_entered_by_replay_or_by_its_snapshots(tmp_path: Path) -> None:
+    body = (
+        "from envs import EnvSpec\n"
+        "class Once:\n"
+        "    spec = EnvSpec('once', '', max_steps=2, deterministic='KIND')\n"
+        "    in_process = True\n"
+        "    close = lambda self: None\n"
+        "    reset = lambda self, **_: ('go', {})\n"
+        "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
+    )
+    saves, found = "    snapshot = lambda self: b''\n    restore = lambda self, state: None\n", []
+    for number, (kind, more) in enumerate((("exact", ""), ("no", saves), ("no", ""))):
+        file = tmp_path / f"once_{number}.py"
+        file.write_text(body.replace("KIND", kind) + more)
+        config = load(None, [f"env={file}:Once"])
+        tasks = first_tasks(config)
+        found.append(try_first_steps(config, tasks, CHAT)[tasks[0].task_id].reentered)
+    assert found == [True, True, False]
+
+
 def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:
     line = refused("--run", run, "--env", "workshop", "actor.max_reflection_tokens=12")
     assert "actor.max_reflection_tokens=12: the shortest" in line
@@ -117,3 +159,9 @@ def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: 
     check_reflections(config, CHAT, [FirstStep(50, 8, 100)])
     with pytest.raises(UserError, match=r"reflection .*has 190 tokens"):
         check_reflections(config, CHAT, [FirstStep(50, 8, 190)])
+
+
+def test_a_limit_that_no_attempt_fits_with_its_advice_is_refused(run: Path) -> None:
+    line = refused("--run", run, "--env", "workshop", "algorithm=sdpo", "algorithm.reading_limit=9")
+    assert "algorithm.reading_limit=9: the shortest first prompt has " in line
+    assert line.rstrip().endswith("raise reading_limit") and not run.exists()

@@ -46,7 +46,7 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     assert (learner.lr, learner.betas, learner.weight_decay) == (1e-6, (0.9, 0.999), 0.01)
     assert (learner.grad_clip, learner.groups_per_step, learner.steps) == (1.0, 96, steps)
     assert steps * 96 <= 20 * tasks < (steps + 1) * 96, "20 epochs, not more"
-    assert (learner.sync_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
+    assert (learner.publish_every, config.buffer.max_staleness, config.eval.every) == (1, 1, 20)
     assert "model" not in config.model_fields_set
 
 

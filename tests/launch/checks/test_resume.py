@@ -17,6 +17,7 @@ from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l import codec
 from r3l.errors import UserError
+from r3l.files import hub_data_set
 from r3l.files.whole_file import write_json
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import RunConfig, load
@@ -35,6 +36,23 @@ def begun(tmp_path: Path) -> Path:
     """The folder of a run that was begun with the defaults."""
     RunFolder(tmp_path).write_settings(config())
     return tmp_path
+
+
+def test_a_resume_that_would_read_other_rows_is_refused(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_data_set, "commits", {"org/d": "a" * 40, "org/other": "c" * 40})
+    resume.check_data_sets(begun, force=False)
+    RunFolder(begun).write_data_sets({"org/d": "a" * 40, "org/unread": "b" * 40})
+    resume.check_data_sets(begun, force=False)
+    hub_data_set.commits["org/d"] = "b" * 40
+    resume.check_data_sets(begun, force=True)
+    with pytest.raises(UserError) as error:
+        resume.check_data_sets(begun, force=False)
+    said = str(error.value)
+    assert "data set org/d at commit aaaaaaaa, but the cache is at bbbbbbbb, whose rows" in said
+    assert f"--revision {'a' * 40} and write that commit into " in said
+    assert "datasets--org--d/refs/main, or add --force" in said
 
 
 def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True) -> None:

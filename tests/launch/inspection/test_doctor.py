@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from launch.cli import main
+from launch.inspection.agent_training import Alarm
 from launch.inspection.doctor import findings
 from launch.inspection.learning import Reason
 from launch.inspection.snapshot import ActorState, Forecast
@@ -52,12 +53,26 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"actors": [ActorState("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, ", "logs/actor-0.log"),
         ({"learns_nothing": [Reason("no retry is better", "raise it")]},
-         "learns nothing: no retry is better", "raise it"),
+         "learns little or nothing: no retry is better", "raise it"),
+        ({"agent_alarms": [Alarm("little is trained", "train all")]},
+         "agents: little is trained", "train all"),
     ],
 )  # fmt: skip
 def test_every_problem_is_named_with_what_to_do(changes, what, remedy):
     (found,) = problems(**changes)
     assert what in found.what and remedy in found.remedy
+
+
+def test_a_run_that_its_budget_stopped_is_continued_with_more_of_it():
+    used = {"budget.tokens": (1200.0, 1000.0), "budget.hours": (1.0, 9.0)}
+    (stopped,) = findings(healthy(processes=[], budget=used))
+    assert not stopped.problem and "step 12 of 60: budget.tokens=1000 is used up" in stopped.what
+    assert stopped.remedy.endswith("--resume --run runs/first budget.tokens=null")
+
+
+def test_a_run_in_the_working_folder_is_named_with_its_folder():
+    (ended,) = findings(healthy(processes=[], run="first"))
+    assert ended.remedy == "continue it with r3l-launch --resume --run ./first"
 
 
 def test_what_is_no_problem_is_a_hint_or_nothing():
@@ -76,6 +91,16 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     train = {"trained": 100}
     assert problems(buffer=buffer(drops=drops, replaced=refused, train=train)) == []
     assert findings(healthy(processes=[], progress=Forecast(60, 60))) == []
+
+
+def test_nothing_is_said_on_the_pace_while_a_reason_stands_why_the_run_learns_little():
+    slow = Forecast(12, 60, session_waits=9.0, learner_idle=0.1, actor_idle=0.8)
+    assert len(findings(healthy(progress=slow))) == 2
+    note = Reason("no success yet in 99 attempts", "warm it up", "no success", alarm=False)
+    for reason in (note, note._replace(alarm=True)):
+        (found,) = findings(healthy(progress=slow, learns_nothing=[reason]))
+        assert found.problem == reason.alarm and found.what.endswith(note.what)
+        assert found.remedy == "warm it up"
 
 
 @pytest.mark.parametrize(("waiting", "hints"), [(3.0, 0), (4.0, 1)])
@@ -110,4 +135,25 @@ def test_the_command_ends_with_1_if_anything_is_wrong(ended):
     assert "r3l-launch --resume" in result.output
     (ended / "config.yaml").write_text("learner: {steps: 4}\n")
     result = CliRunner().invoke(main, ["doctor", str(ended)])
-    assert (result.exit_code, result.output) == (0, "nothing is wrong with the run\n")
+    assert result.exit_code == 0 and result.output.startswith("hint     reliance of the ")
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_store_that_is_cut_off_or_lost_and_lines_that_are_damaged_are_named(ended, half):
+    file, progress = ended / "buffer" / "data.mdb", ended / "progress.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2]) if half else file.unlink()
+    lines = progress.read_bytes().splitlines(keepends=True)
+    progress.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]])[:-9])
+    said = f"data.mdb has only {len(whole) // 2} of its" if half else "data.mdb is missing"
+    result = CliRunner().invoke(main, ["doctor", str(ended)])
+    assert result.exit_code == 1 and f"{said}" in result.output
+    assert "damaged lines in progress.jsonl, all left out: 1" in result.output
+    assert "the last line of progress.jsonl is cut off" in result.output
+    result = CliRunner().invoke(main, ["status", str(ended)])
+    assert result.exit_code == 0 and "the store cannot be read: " in result.output
+    for words in (said, "damaged lines of progress.jsonl, all left out: 1", "line of progress.jso"):
+        assert words in result.output
+    assert CliRunner().invoke(main, ["report", str(ended)]).exit_code == 0
+    page = (ended / "report.html").read_text()
+    assert "1 damaged lines of progress.jsonl" in page and "which is cut off" in page

@@ -62,6 +62,22 @@ def test_a_run_with_damaged_files_has_a_page_that_names_them(ended):
     written(ended)
 
 
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_a_run_without_settings_is_refused_in_a_line_and_has_a_page_all_the_same(ended, command):
+    (ended / "config.yaml").rename(ended / "config.before-step-000002.yaml")
+    assert "has lost its config.yaml; restore it from a copy" in refused(command, ended)
+    assert "not readable, as the page says: settings: run " in written(ended)
+    shown = read((ended / "report.html").read_bytes())
+    assert "has lost its config.yaml" in shown.text and "groups in the store" in shown.text
+
+
+def test_a_run_that_lost_its_store_has_a_page_that_says_so(ended):
+    (ended / "buffer" / "data.mdb").unlink()
+    out = written(ended)
+    assert "not readable, as the page says: the store: store " in out
+    assert "What doctor finds" in read((ended / "report.html").read_bytes()).text
+
+
 HOSTILE = "</script></div><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 

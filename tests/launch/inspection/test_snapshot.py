@@ -14,6 +14,7 @@ from launch.inspection.snapshot import forecast, last_errors, processes_of, take
 from launch.inspection.status import lines
 from r3l.records import GroupPlan, Task
 from r3l.run import config as configuration
+from r3l.run.bill import Usage
 from r3l.run.config import RunConfig
 from r3l.run.files.progress_lines import StepLine
 from r3l.run.files.run_folder import ProcessStatus, RunFolder
@@ -31,7 +32,7 @@ def live(tmp_path):
     (run / "logs").mkdir(parents=True)
     config = run / "config.yaml"
     config.write_text(configuration.dump(RunConfig(buffer={"lease_s": 30.0})))
-    served = Served(run / "buffer", "tcp://127.0.0.1:0", "--config", config)
+    served = Served(run / "buffer", "tcp://127.0.0.1:0", "--config", config, anew=True)
     RunFolder(run).report("actor-0", ProcessStatus("ready", name="actor-0.ab"))
     arguments = ["actors.cli", "--config", "config.yaml", "--name", "actor-0"]
     actor = subprocess.Popen([sys.executable, "-c", ASLEEP, *arguments], cwd=run)
@@ -55,6 +56,19 @@ def test_processes_groups_and_actors_of_a_run_that_goes_on(live):
     assert now.launcher == os.getpid() and now.buffer.reply_s < snapshot.REPLY_S
     assert now.buffer.endpoint == served.endpoint and now.buffer.stats.train["leased"] == 1
     assert now.actors[0].process == "actor-0"
+
+
+def test_a_damaged_bill_is_a_finding(tmp_path):
+    run = RunFolder(tmp_path)
+    run.write_settings(RunConfig(budget={"tokens": 9}))
+    run.write_bill({"learner": Usage(sampled=5)})
+    assert take(run).budget == {"budget.tokens": (5, 9)}
+    (tmp_path / "bill.json").write_text('{"learner": {"sampled": "x"}}')
+    now = take(run)
+    assert now.budget == {} and "bill.json: damaged" in now.damaged_bill
+    found = [f"{one.what}; {one.remedy}" for one in findings(now)]
+    assert any("the bill cannot be read: " in line and "delete it" in line for line in found)
+    assert any("the bill cannot be read: " in line for line in lines(now))
 
 
 def test_a_stopped_service_is_seen_and_named(live, monkeypatch):

@@ -61,7 +61,7 @@ def test_stages_2_and_3_need_what_deepspeed_says_and_its_buffer() -> None:
 
 def test_activations_are_those_that_a_gpu_showed() -> None:
     """The peak above 20 bytes a parameter, and above what the engine holds at stage 3 and with
-    adapters (docs/results/gpu.jsonl), of micro-batches that were measured."""
+    adapters (lab/lines/gpu.jsonl), of micro-batches that were measured."""
     half = ModelShape(494_032_768, 24, 896, 2, 64, 151_936, 4864)
     larger = ModelShape(1_543_714_304, 28, 1536, 2, 128, 151_936, 8960)
     for shape, tokens, held, peak, settings in (

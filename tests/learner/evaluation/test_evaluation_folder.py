@@ -122,7 +122,9 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     write_json(tmp_path / "settings.json", panels[0])
     assert read_other(tmp_path, {"t0", "t1"}, panels[0]) == there
     assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys")) == there
-    with pytest.raises(UserError, match="same names but the panel a, this evaluation has b"):
+    with pytest.raises(
+        UserError, match="same names, but its panel is a and this evaluation's is b"
+    ):
         read_other(tmp_path, {"t0", "t1"}, panels[1])
     write_json(tmp_path / "settings.json", {"env": 3})
     with pytest.raises(UserError, match="its environment or split differs"):

@@ -12,6 +12,7 @@ from learner.metrics.group_metrics import (
     selection_metrics,
     staleness_metrics,
     success_by_environment,
+    time_metrics,
     unread_reflection,
 )
 from r3l.algorithms.algorithm import Algorithm
@@ -38,6 +39,8 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     # The retry of attempt 0 earned 1, as the other attempt did; one group has no standard error.
     assert metrics["group/guidance_gain"] == metrics["group/guidance_gain_se"] == 0.0
     assert metrics["group/guidance_slots"] == 1.0
+    assert (metrics["group/attempts"], metrics["group/retries"]) == (3.0, 1.0)
+    assert metrics["group/successes"] == 2.0  # attempt 1 and the retry of attempt 0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 2 * 16
 
@@ -107,12 +110,17 @@ def test_attempts_that_the_algorithm_drops_are_counted() -> None:
 
 
 def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
+    group = explore_group((0.0,), (1.0,))
+    assert staleness_metrics([group], version=3)["staleness/max"] == 3.0
+
+
+def test_the_time_of_a_phase_is_told_where_it_is_known() -> None:
     group = replace(explore_group((0.0,), (1.0,)), times={"complete": 10.0, "drawn": 12.5})
-    metrics = staleness_metrics([group], version=3)
-    assert metrics["staleness/max"] == 3.0 and metrics["staleness/queue_s"] == 2.5
-    assert "staleness/spread_s" not in metrics, "all its results came at once"
+    metrics = time_metrics([group])
+    assert metrics["time/queue_s"] == 2.5
+    assert "time/spread_s" not in metrics, "all its results came at once"
     slow = replace(group, times={"filling": 7.0, "complete": 10.0, "drawn": 12.5})
-    assert staleness_metrics([group, slow], version=3)["staleness/spread_s"] == 3.0
+    assert time_metrics([group, slow])["time/spread_s"] == 3.0
 
 
 def test_auxiliary_samples_that_a_limit_leaves_out_are_counted() -> None:

@@ -1,5 +1,6 @@
 """Corridors as environments by path: as they were, with other verifiers, with other words."""
 
+import random
 from typing import Any
 
 from tests.r3l.fakes import Corridor as Original
@@ -68,3 +69,11 @@ class Endless(Corridor):
     def step(self, action: str) -> Reply:
         said, _, *rest = super().step(action)
         return (said, 9e8, *rest)  # type: ignore[return-value]
+
+
+class Fickle(Corridor):
+    """Judges by chance."""
+
+    def step(self, action: str) -> Reply:
+        said, _, done, *rest = super().step(action)
+        return (said, float(random.random() < 0.5) * done, done, *rest)  # type: ignore[return-value]

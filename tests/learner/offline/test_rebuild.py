@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from learner.cli import main
 from learner.offline.rebuild import check_fingerprints
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from r3l.errors import UserError
 from r3l.models.model_folder import model_digest
 from r3l.records import GroupPlan, Task

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from buffer.groups import retention
-from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.indexes.index import Index
 from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.tools import store_reads
@@ -125,7 +126,11 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         made = make_rows(trainer, algorithm, draw)
         rows = [row for row in made.rows if row.source is not None]
         with replayed.store.read() as txn:
-            assert txn.step(9).attempts == trained_attempts(rows)
+            kept = txn.step(9).attempts
+        assert tuple(replace(one, reliance=None) for one in kept) == trained_attempts(rows)
+        for row, one in zip(rows, kept, strict=True):
+            retry = row.source is not None and row.source.attempt.of >= 0
+            assert (one.reliance is not None) == (retry and not row.reused)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
     finally:
         replayed.close()

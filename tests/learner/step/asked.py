@@ -14,7 +14,7 @@ from r3l.algorithms.queries import Query, TopK
 from r3l.algorithms.r3l import R3L
 from r3l.run.config import load
 from r3l.training.step_loss import AnyTrainer
-from tests.learner.fakes import measured
+from tests.learner.fakes import measured, rows_of_rank_0
 from tests.r3l.training.fakes import explored
 
 ALGORITHM = R3L(group_size=4, kl_coef=0.1, clipped=True, sft_share=None)
@@ -39,8 +39,7 @@ def queries(*weights: Any) -> list[Query]:
 
 def seen_by(trainer: AnyTrainer, asked: Sequence[Query]) -> Seen:
     """Three steps on the same groups, and the answers after them."""
-    batch = Batch(explored())
-    rows = ALGORITHM.rows(trainer.answer(batch, ALGORITHM.queries(batch)))
+    rows = rows_of_rank_0(trainer, ALGORITHM, Batch(explored()))
     steps = [measured(trainer.step(rows, ALGORITHM.loss)) for _ in range(3)]
     answers = trainer.answers(asked)
     return {

@@ -62,7 +62,8 @@ class Bench:
         if fault is not None and trainer.rank == trainer.world - 1:
             trainer.losses = lambda micro, loss: fault(partial(healthy, loss=loss), micro)
         try:
-            return [measured(trainer.step(self.rows, self.algorithm.loss)) for _ in range(count)]
+            rows = [] if trainer.rank else self.rows
+            return [measured(trainer.step(rows, self.algorithm.loss)) for _ in range(count)]
         finally:
             trainer.losses = healthy
 

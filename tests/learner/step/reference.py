@@ -126,6 +126,31 @@ def amplified(rewards: list[float], settings: dict[str, Any]) -> list[float]:
     return out
 
 
+def first_turn(members: list[Trajectory]) -> list[float]:
+    """RLTF: each reward less the mean of the plain attempts, of the others if it is one itself.
+    Exactly 0 if it is their reward."""
+    values = []
+    for one in members:
+        others = [o.reward for o in members if o.of < 0 and o.slot != one.slot]
+        equal = all(reward == one.reward for reward in others)
+        values.append(0.0 if equal else one.reward - sum(others) / len(others))
+    return values
+
+
+def transfer(one: Trajectory, places: list[int], policy: LogProbs, step: int) -> float:
+    """HiLL's weight of a retry: exp(min(Δ, 0)/0.3), 1 without a token. With guidance it was
+    sampled by the weights of `step`, or it is read again."""
+    if not places:
+        return 1.0
+    guided = [float(one.logprobs[t]) for t in places]
+    if any(version != step for version in one.step_versions[one.pivot :].tolist()):
+        sample = advised(one)
+        guided = policy(sample.token_ids, one.temperature)[sample.mask].tolist()
+    alone = policy(one.token_ids, one.temperature)
+    apart = [float(alone[t]) - g for t, g in zip(places, guided, strict=True)]
+    return math.exp(min(sum(apart) / len(apart), 0.0) / 0.3)
+
+
 def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> list[float]:
     if name == "r3l":
         return amplified(rewards, settings)
@@ -142,7 +167,8 @@ def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> lis
         return centered
     own = "sample" if name == "rlvmr" else "population"  # its steps have no tags here
     std = math.sqrt(sum(s * s for s in centered) / ways[settings.get("std", own)])
-    return [s / (std + 1e-6) for s in centered]
+    share = 0.5 if name == "sdpo" else 1.0  # the other half is of advice, which is not here
+    return [share * s / (std + 1e-6) for s in centered]
 
 
 def earned(one: Trajectory, settings: dict[str, Any]) -> float:
@@ -158,6 +184,8 @@ def kept(settings: dict[str, Any], group: list[Trajectory]) -> list[Trajectory]:
     name, rewards = settings["name"], [one.reward for one in group]
     if name == "raft":
         return [one for one in group if one.reward >= 1.0]
+    if name == "rltf":
+        return group if any(one.of < 0 for one in group) else []
     if name == "dapo" and settings.get("filter", True):
         return group if min(rewards) < max(rewards) else []
     if name != "critique_grpo":
@@ -182,21 +210,28 @@ def term(
 ) -> tuple[float, float]:
     """(what a token adds to the sum, its derivative by the token's log-probability)."""
     name = settings["name"]
-    plain = name in ("r3l", "raft", "opmd") and not settings.get("clipped")
+    plain = name in ("r3l", "raft", "opmd", "rltf") and not settings.get("clipped")
     if plain or (name == "rloo" and not settings.get("clip")):
         share = advantage / 2 if name == "opmd" else advantage
         return -share * logprob, -share
+    if name == "sdpo":
+        weight = 1.0 if one.of >= 0 else min(math.exp(logprob - old), 2.0)
+        return -weight * advantage * logprob, -weight * advantage
     if name == "critique_grpo" and one.of >= 0:
         p = math.exp(logprob)
         return -advantage * p / (p + 0.1), -advantage * p * 0.1 / (p + 0.1) ** 2
     if one.of >= 0:  # judged without its guidance, by the learner itself
         return -advantage, -advantage
-    low, high = CLIP.get(name, (0.2, 0.2))
     ratio = math.exp(logprob - old)
     if not settings.get("clip", True):
         return -ratio * advantage, -ratio * advantage
-    free, clipped = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
-    return (-free, -free) if free <= clipped else (-clipped, 0.0)
+    return clipped(advantage, ratio, *CLIP.get(name, (0.2, 0.2)))
+
+
+def clipped(advantage: float, ratio: float, low: float, high: float) -> tuple[float, float]:
+    """PPO's term of a token, and its derivative by the token's log-probability."""
+    free, inside = ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage
+    return (-free, -free) if free <= inside else (-inside, 0.0)
 
 
 def fitting(
@@ -219,6 +254,33 @@ def fitting(
     return [corrections[i] for i in first]
 
 
+def hinted(
+    rows: Sequence[Any],
+    policy: LogProbs,
+    step: int,
+    shares: Callable[[Drawn, int], float],
+    result: Result,
+) -> None:
+    """Adds HiLL's loss on reflections that led to a retry: PPO's, beside the attempts. `shares`:
+    the weight of a token of one, of its group and its length."""
+    paid = [
+        (thought, value * transfer(one, places, policy, step), group)
+        for one, value, places, group in rows
+        for thought in group.thoughts
+        if one.of >= 0 and thought.name == one.reflection
+    ]
+    for thought, value, group in paid:
+        sample = recited(thought)
+        share, derivative = shares(group, int(sample.mask.sum())), np.zeros(len(sample.mask))
+        logprobs = policy(sample.token_ids, thought.temperature)
+        for t in np.flatnonzero(sample.mask):
+            ratio = math.exp(logprobs[t] - float(thought.logprobs[t]))
+            term_t, slope = clipped(value, ratio, 0.2, 0.2)
+            result.loss += share * term_t
+            derivative[t] = share * slope
+        result.derivatives.append((sample.token_ids, thought.temperature, derivative))
+
+
 def whole(
     groups: list[Drawn],
     settings: dict[str, Any],
@@ -234,7 +296,8 @@ def whole(
         members = kept(settings, group.attempts)
         rewards = [earned(one, settings) for one in members]
         values = advantages(name, rewards, settings) if members else []
-        masked = name == "r3l" and settings.get("credit", True)
+        values = first_turn(members) if name == "rltf" else values
+        masked = name in ("r3l", "rltf", "hill") and settings.get("credit", True)
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group))
     means = settings.get("normalize", MEANS.get(name, "trajectory"))
@@ -258,13 +321,17 @@ def whole(
         """What the weight of one of its rows is divided by."""
         return len(members_of) * members_of[id(group)] if means == "group" else count
 
+    def shared_by(group: Drawn, length: int) -> float:
+        """The weight of a token of a row of one of its attempts."""
+        divided = max(length, 1) if means in ("trajectory", "attempt", "group") else 1
+        return group.weight / number(group) / divided
+
     result = Result()
     for one, advantage, places, group in rows:
         heat, derivative = one.temperature, np.zeros(len(one.token_ids))
         logprobs = policy(one.token_ids, heat)
-        whole_length = int(one.response_mask.sum())
-        lengths = {"trajectory": len(places), "attempt": whole_length, "group": whole_length}
-        share = group.weight / number(group) / max(lengths.get(means, 1), 1)
+        length = len(places) if means == "trajectory" else int(one.response_mask.sum())
+        share = shared_by(group, length)
         old = one.logprobs.astype(np.float64)
         if name == "gspo" and places:
             sequence = float(np.mean([logprobs[t] - old[t] for t in places]))
@@ -285,12 +352,12 @@ def whole(
         result.derivatives.append((one.token_ids, heat, derivative))
         end = max(places, default=-1) + 1
         result.rows.append((one.token_ids[:end].tolist(), places, advantage))
+    if name == "hill":
+        hinted(rows, policy, step, shared_by, result)
     pool = sum(int(sample.mask.sum()) for sample, _ in samples)
     for sample, group in samples:
-        share = settings.get("sft_weight", 1.0) * group.weight / max(pool, 1)
-        if shared:
-            own = 1 if means in ("token", "sum") else int(sample.mask.sum())
-            share = settings.get("sft_weight", 1.0) * group.weight / number(group) / max(own, 1)
+        own = shared_by(group, int(sample.mask.sum())) if shared else group.weight / max(pool, 1)
+        share = settings.get("sft_weight", 1.0) * own
         result.loss -= share * float(policy(sample.token_ids, 1.0)[sample.mask].sum())
         result.derivatives.append((sample.token_ids, 1.0, -share * sample.mask))
     return result

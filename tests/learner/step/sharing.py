@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learner.publisher import WeightPublisher
+from learner.publishing.publisher import WeightPublisher
 from learner.step import full_weights
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.rows import Row
 from r3l.run.config import RunConfig, load
-from tests.learner.fakes import measured
+from tests.learner.fakes import measured, rows_of_rank_0
 from tests.r3l.training.fakes import explored
 
 SETTINGS = (
@@ -31,8 +31,7 @@ def work(stage: int) -> RunConfig:
 
 def rows_of(config: RunConfig, trainer: DeepSpeedTrainer) -> list[Row]:
     """The rows of a step, for which the reference is asked."""
-    batch = Batch(explored())
-    return config.algorithm.rows(trainer.answer(batch, config.algorithm.queries(batch)))
+    return rows_of_rank_0(trainer, config.algorithm, Batch(explored()))
 
 
 def refused(trainer: DeepSpeedTrainer) -> bool:

@@ -68,6 +68,7 @@ SETTINGS: list[dict[str, Any]] = [
     *({"name": "r3l", "sft_pool": "shared", "normalize": n} for n in get_args(Normalize)),
     {"name": "r3l", "sft_pool": "shared", "normalize": "token", "sft_weight": 0.5},
     {"name": "reflect_grpo", "std": "none"},
+    *({"name": "hill", "normalize": n} for n in get_args(Normalize) if n != "trajectory"),
 ]
 
 
@@ -146,8 +147,10 @@ class Groups:
     def thought(self, slot: int) -> ReflectionRecord:
         ids = np.array(self.tokens(2, 9), np.int32)
         start = int(self.rng.integers(1, len(ids) + 1))
-        outcome, zeros = str(self.rng.choice(["success", "failure", ""])), np.zeros(len(ids), "f4")
-        return ReflectionRecord(f"reflect-{slot}", "{}", ids, zeros, start, slot, outcome=outcome)
+        outcome = str(self.rng.choice(["success", "failure", ""]))
+        sampled = values(self.lm, ids, 1.0) + self.rng.normal(0, 0.2, len(ids))
+        old = np.where(np.arange(len(ids)) >= start, sampled, 0).astype(np.float32)
+        return ReflectionRecord(f"reflect-{slot}", "{}", ids, old, start, slot, outcome=outcome)
 
     def retry(self, slot: int, of: int, base: Trajectory | None, *, from_start: bool) -> SlotResult:
         chance = self.rng.random()
@@ -213,7 +216,8 @@ def test_loss_and_gradient_equal_the_algorithm_written_out_by_hand(
         rows = learner.rows(Batch(groups, weights, version=case))
         assert trained(rows) == expected(told, penalized="reference" in algorithm.needs)
         loss, gradient = learner.learned(rows)
-        assert loss == pytest.approx(told.loss, rel=1e-6, abs=1e-6), (case, pack)
+        # Sums of float32 in another order: up to 3e-6 apart on an Intel processor with AVX512.
+        assert loss == pytest.approx(told.loss, rel=1e-5, abs=1e-6), (case, pack)
         wanted = followed(copy.deepcopy(before), told)
         apart = float((gradient - wanted).norm())
         assert apart <= 1e-5 * float(wanted.norm()) + 1e-6, (case, pack)
@@ -256,12 +260,10 @@ class Learner:
             return scores
 
         queries, cpu = self.algorithm.queries(batch), torch.device("cpu")
-        ranks = [Answers(queries, {"current", *self.algorithm.needs}, VOCAB) for _ in range(2)]
-        for rank, answers in enumerate(ranks):
+        answers = Answers(queries, {"current", *self.algorithm.needs}, VOCAB)
+        for rank in range(2):
             answers.fill(score, partial(self.cut, rank=rank), cpu)
-        for mine, others in zip(ranks[0].parts, ranks[1].parts, strict=True):
-            mine += others
-        return self.algorithm.rows(batch.answered(ranks[0].read()))
+        return self.algorithm.rows(batch.answered(answers.read()))
 
     def learned(self, rows: list[Row]) -> tuple[float, torch.Tensor]:
         """Loss and gradient of a step."""

@@ -23,8 +23,8 @@ def add(out: Path) -> None:
     collectives.add_in_place(part, CPU)
     collectives.add_in_place(none, CPU)
     seen = {
-        "added": collectives.added(own, CPU),
-        "none": collectives.added({}, CPU),
+        "added": collectives.add(own, CPU),
+        "none": collectives.add({}, CPU),
         "any": [collectives.any_of(rank == 1, CPU), collectives.any_of(False, CPU)],
         "part": part.tolist(),
     }

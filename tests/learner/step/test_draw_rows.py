@@ -234,6 +234,10 @@ def test_what_trained_on_an_attempt_is_named_with_its_place_in_the_store() -> No
         mask[: attempt.step_spans[one.first_step, 0]] = False
         assert np.array_equal(np.flatnonzero(mask), np.flatnonzero(row.mask))
     assert [found["g0", slot].first_step for slot in (0, 2)] == [2, 2]  # from the pivot on
+    assert {one.reliance for one in found.values()} == {None}
+    relied = trained_attempts(rows, {("g0", "g0", 2): -0.5, ("g0", "g9", 2): 0.1})
+    assert [one.slot for one in relied if one.reliance == -0.5] == [2]
+    assert sum(one.reliance is not None for one in relied) == 1
 
 
 def test_the_first_trained_turn_is_told_also_if_turns_follow_each_other_at_once() -> None:
@@ -270,6 +274,8 @@ def chat() -> Any:
 
 class Told:
     """A trainer that answers every query with its key."""
+
+    rank = 0
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -321,6 +327,16 @@ def test_rows_that_are_none_are_refused() -> None:
             return [1]  # type: ignore[list-item]
 
     with pytest.raises(UserError, match=r"returned \[1\]; it must return a list of .*Row"):
+        made(Wrong(), Batch([]))
+
+
+def test_a_row_that_trains_its_first_token_is_refused_before_any_rank_has_it() -> None:
+    class Wrong(Algorithm):
+        def rows(self, batch: Batch) -> list[Row]:
+            row = made_row(range(3, 6))
+            return [made_row([]), replace_row(row, mask=~row.mask | True)]
+
+    with pytest.raises(UserError, match=r"returned a row that trains its first token, .* mask it"):
         made(Wrong(), Batch([]))
 
 

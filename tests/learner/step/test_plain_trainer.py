@@ -78,7 +78,8 @@ def test_two_ranks_answer_as_one_does_under_every_zero_stage_and_with_adapters(
     lora = asked.trainer_with(model, "lora={rank: 4}")
     alone_adapted = asked.seen_by(lora, asked.queries(*asked.kinds(lora)))
     for variant in (*variants, *adapted):
-        assert first[variant]["answers"] == second[variant]["answers"], "every rank has them all"
+        assert second[variant]["answers"] == {}, "only rank 0 makes rows of them"
+        assert first[variant]["steps"][0]["loss"] == second[variant]["steps"][0]["loss"]
         assert (PARTS[0] in first[variant]["steps"][0]) == ("part_norms" in variant)
         expected = alone_adapted if variant in adapted else alone
         # Adam turns what rounding makes of gradients near 0 into steps of full length.

@@ -120,6 +120,32 @@ def test_a_line_that_is_no_conversation_is_refused_by_its_number(
     assert "\n" not in str(caught.value)
 
 
+def test_session_traces_are_learned_unless_they_earned_nothing(
+    tmp_path: Path, chat: ChatFormat
+) -> None:
+    def session(reward: float, *messages: dict[str, str]) -> list[dict[str, object]]:
+        header = {"type": "session", "harness": "x", "id": "s", "reward": reward}
+        return [header, *({"type": "message", "message": each} for each in messages)]
+
+    good, bad = session(1, SYSTEM, ASK, SAY, ASK), session(0, ASK, {**SAY, "content": "no"})
+    file = write(tmp_path / "traces.jsonl", *good, *bad)
+    (lesson,) = message_lessons(file, chat, 64)
+    assert chat.tokenizer.decode(lesson.token_ids[lesson.response_mask]) == f"open door{chat.end}"
+    with pytest.raises(UserError, match=r"traces\.jsonl line 1: has \d+ tokens, more than"):
+        message_lessons(file, chat, 8)
+
+
+def test_the_rows_of_a_data_set_are_learned(
+    tmp_path: Path, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"messages": [ASK, SAY]}, {"messages": [SAY]}]
+    monkeypatch.setattr(demonstrations, "hub_rows", lambda name: rows[: 1 + (name == "a/b@bad")])
+    (lesson,) = message_lessons(Path("a/b@train"), chat, 64)
+    assert chat.tokenizer.decode(lesson.token_ids[lesson.response_mask]) == f"open door{chat.end}"
+    with pytest.raises(UserError, match="--data a/b@bad: row 2: messages"):
+        message_lessons(Path("a/b@bad"), chat, 64)
+
+
 def test_a_file_that_is_missing_or_empty_is_refused(tmp_path: Path, chat: ChatFormat) -> None:
     with pytest.raises(UserError, match="No such file"):
         message_lessons(tmp_path / "none", chat, 64)

@@ -44,7 +44,9 @@ def test_each_algorithm_has_the_group_plan_of_the_paper(name, slots):
 
 def test_only_baselines_with_a_kl_need_a_reference(make_trajectory):
     with_kl = {"grpo", "gspo", "reflect_grpo", "r3", "rlvmr"}
-    assert {n for n in NAMES if get(n).needs} == with_kl
+    assert {n for n in NAMES if "reference" in get(n).needs} == with_kl
+    taught = {"sdpo", "rlsd", "forward_kl"}
+    assert {n for n in NAMES if "averaged" in get(n).needs} == taught
     attempts = [make_trajectory(slot=i, reward=float(i)) for i in range(2)]
     assert {n for n in NAMES if get(n).queries(batch_of(attempts))} == with_kl
     assert {n for n in NAMES if getattr(get(n), "sft_weight", 0)} == {"r3l", "early_experience"}
@@ -52,7 +54,7 @@ def test_only_baselines_with_a_kl_need_a_reference(make_trajectory):
 
 
 def test_the_baseline_masks_keep_every_response_token(group):
-    for name in set(NAMES) - {"r3l"}:
+    for name in set(NAMES) - {"r3l", "rltf", "hill"}:
         assert [int(m.sum()) for m in get(name).masks(group())] == [5] * 6
 
 
@@ -121,6 +123,7 @@ def test_each_group_must_get_its_advantages(make_trajectory):
 
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2}
+SDPO = {"loss": losses.policy_gradient, "rule": "token_truncate", "low": 0.5, "high": 2.0}
 
 
 def test_each_algorithm_applies_the_loss_of_the_paper(batch):
@@ -146,13 +149,18 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "pope": total(batch, clip),
         "exit": total(batch, clip),
         "restart_from_success": total(batch, clip),
+        "rltf": total(batch, losses.policy_gradient),
+        "hill": total(batch, clip),
+        "sdpo": total(batch, partial(losses.ratio_corrected, **SDPO)),
+        "rlsd": total(batch, clip),
+        "forward_kl": total(batch, clip),
     }
     for name in NAMES:
         algorithm = get(name)
         got, measured = loss_of(algorithm, batch)
         assert got.item() == pytest.approx(want[name], rel=1e-12), name
         assert measured["loss_penalized"] == got.item()
-        assert ("kl_reference" in measured) == bool(algorithm.needs)
+        assert ("kl_reference" in measured) == ("reference" in algorithm.needs)
         assert all(type(value) is float for value in measured.values())
 
 

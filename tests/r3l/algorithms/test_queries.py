@@ -1,7 +1,10 @@
 """Keys of queries: one for each conversation of each attempt of a batch."""
 
+import pytest
+
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.queries import key_of
+from r3l.algorithms.queries import answer_of, key_of
+from r3l.errors import UserError
 from r3l.records import Recalled
 from tests.r3l.algorithms.fakes import group_of
 
@@ -20,3 +23,10 @@ def test_no_two_conversations_of_a_batch_have_one_key(make_trajectory):
         for conversation in range(2)
     ]
     assert len(keys) == len(set(keys)) == 2 * 6 * 2
+
+
+def test_an_answer_that_was_not_asked_for_is_named():
+    batch = Batch([]).answered({"known": 1})
+    assert answer_of(batch, "known") == 1
+    with pytest.raises(UserError, match=r"call batch = trainer\.answer\(batch, algorithm\.queries"):
+        answer_of(batch, "other")

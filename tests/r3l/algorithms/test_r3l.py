@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from r3l.algorithms import losses
 from r3l.algorithms.batch import Batch
@@ -16,6 +15,7 @@ from r3l.algorithms.credit import verified
 from r3l.algorithms.guidance_gain import FLOOR, GroupGain, retry_probability
 from r3l.algorithms.r3l import PLAIN, R3L, at_most
 from r3l.algorithms.rows import imitation
+from r3l.errors import UserError
 from r3l.records import Group, GroupPlan, Shown
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
@@ -173,9 +173,9 @@ def test_the_gate_decides_the_same_in_a_restarted_service():
 
 
 def test_a_gate_needs_retries_and_two_base_attempts():
-    with pytest.raises(ValidationError, match="reflect=false makes none"):
+    with pytest.raises(UserError, match="reflect=false makes none"):
         get(gate="measured", reflect=False)
-    with pytest.raises(ValidationError, match="one base attempt is too few to measure a gain"):
+    with pytest.raises(UserError, match="one base attempt is too few to measure a gain"):
         get(gate="measured", group_size=2)
 
 
@@ -212,7 +212,7 @@ def test_the_standard_deviation_can_divide_what_is_amplified(group):
     best, _ = advantages_of(get(std="population"), group((0.5, 0.0), ()))
     assert best == pytest.approx([3.0, -1.0], rel=1e-5)
     few = {"group_size": 2, "std": "none"}
-    with pytest.raises(ValidationError, match="a group of one base attempt has no standard"):
+    with pytest.raises(UserError, match="a group of one base attempt has no standard"):
         get(**few | {"std": "sample"})
     assert get(**few).base_attempts == 1
 

@@ -28,7 +28,8 @@ from tests.r3l.algorithms.fakes import (
 def test_the_registry_holds_the_algorithms_of_the_papers():
     papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo rloo r3 arpo spear"
     inside = "prefix_rl pope exit restart_from_success"
-    more = {"early_experience", "rlvmr", *inside.split()}
+    advised = "rltf hill sdpo rlsd forward_kl"
+    more = {"early_experience", "rlvmr", *inside.split(), *advised.split()}
     assert set(registry.REGISTRY) == {*papers.split(), *more}
     assert all(get(name).name == name for name in NAMES)
 
@@ -43,7 +44,8 @@ def refusal(*overrides):
 def test_an_unknown_algorithm_names_the_known_ones():
     known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo, rloo, r3, arpo, spear"
     more = "early_experience, rlvmr, prefix_rl, pope, exit, restart_from_success"
-    message = f"config algorithm: unknown algorithm 'other'; known: {known}, {more}"
+    advised = "rltf, hill, sdpo, rlsd, forward_kl"
+    message = f"config algorithm: unknown algorithm 'other'; known: {known}, {more}, {advised}"
     assert refusal("algorithm=other") == message
     assert refusal("algorithm.name=other", "algorithm.alpha=2") == message
 

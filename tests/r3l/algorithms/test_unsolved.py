@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from r3l.errors import UserError
 from r3l.records import Group, GroupPlan, SlotResult
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
@@ -81,5 +81,5 @@ def test_a_base_attempt_that_could_not_be_played_is_no_success_and_has_no_retry(
 
 
 def test_a_gate_cannot_measure_where_only_unsolved_groups_are_retried() -> None:
-    with pytest.raises(ValidationError, match="reflect_on=unsolved, which retries only where all"):
+    with pytest.raises(UserError, match="reflect_on=unsolved, which retries only where all"):
         unsolved(gate="measured")

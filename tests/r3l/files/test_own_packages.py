@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from r3l.files import own_packages
 from r3l.files.own_packages import ENGINE, PACKAGES, ROOT, SCRIPTS, import_path, module_command
@@ -107,3 +109,9 @@ def test_a_module_that_is_started_in_a_users_folder_is_ours(
     assert ran.stdout.startswith("Usage: r3l-buffer") and not ran.stderr
     monkeypatch.delenv("PYTHONPATH")
     assert import_path() == str(ROOT)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_command_says_the_version_of_r3l(script: str) -> None:
+    printed = CliRunner().invoke(getattr(own_packages, script), ["--version"])
+    assert (printed.exit_code, printed.output) == (0, f"r3l {version('r3l')}\n")

@@ -93,12 +93,23 @@ def test_the_package_of_smollm2_becomes_the_model_that_its_name_says(cache: Path
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUFhello", b"\0" * 4096])
-def test_a_file_that_transformers_cannot_read_is_refused_in_a_line(
-    tmp_path: Path, cache: Path, content: bytes
+def test_a_file_of_another_format_is_refused_in_a_line_before_a_conversion_starts(
+    tmp_path: Path, cache: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subprocess, "run", None)  # a conversion would call it
     file = tmp_path / "own.gguf"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"cannot convert own\.gguf") as caught:
+    with pytest.raises(UserError, match=r"cannot convert own\.gguf, which is not") as caught:
+        model_path(str(file))
+    assert "\n" not in str(caught.value) and not list(cache.glob("*"))
+
+
+def test_a_file_that_transformers_cannot_read_is_refused_in_a_line(
+    tmp_path: Path, cache: Path
+) -> None:
+    file = tmp_path / "own.gguf"
+    file.write_bytes(gguf_model.HEAD.pack(b"GGUF", 3, 1, 1) + b"hello")
+    with pytest.raises(UserError, match=r"transformers cannot convert own\.gguf") as caught:
         model_path(str(file))
     assert "\n" not in str(caught.value)
     assert not [path for path in cache.iterdir() if path.is_dir()]
@@ -122,6 +133,6 @@ def test_a_damaged_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_conversion_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_model, "LIMIT_S", 0.01)
-    (tmp_path / "own.gguf").write_bytes(b"GGUF")
+    (tmp_path / "own.gguf").write_bytes(gguf_model.HEAD.pack(b"GGUF", 3, 0, 0))
     with pytest.raises(UserError, match="still not converted"):
         gguf_model.converted(tmp_path / "own.gguf", "model own")

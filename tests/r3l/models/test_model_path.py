@@ -15,6 +15,7 @@ def test_the_shipped_policy_is_a_whole_model_folder():
 
 def test_a_model_is_named_by_a_path_or_as_builtin(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()  # otherwise it would be a name of the hub
     monkeypatch.setenv("HOME", "/home/somebody")
     assert model_path("builtin") == builtin_policy()
     assert model_path("models/mine") == tmp_path / "models" / "mine"

@@ -35,7 +35,7 @@ def test_an_attempt_of_an_actor_has_log_probabilities_even_if_all_of_them_are_0(
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({"source": ""}, "has no source"),
+        ({"source": ""}, "must be non-empty text, not ''"),
         ({"token_ids": [1.5, 2.0, 3, 4, 5]}, "token_ids .*must be whole numbers"),
         ({"token_ids": [1 << 40, 2, 3, 4, 5]}, "token_ids"),
         ({"token_ids": ["a"] * 5}, "token_ids"),
@@ -48,6 +48,19 @@ def test_an_attempt_of_an_actor_has_log_probabilities_even_if_all_of_them_are_0(
         ({"reward": float("nan")}, "reward is nan"),
         ({"reward": float("inf")}, "reward is inf"),
         ({"actions": ["one"]}, "2 step spans, 1 actions"),
+        ({"spans": [(1, 1), (4, 4)]}, "no response has a token"),
+        ({"source": 3}, "source of an imported attempt must be non-empty text, not 3"),
+        ({"reward": None}, "reward None: must be a number"),
+        ({"reward": "1"}, "reward '1': must be a number"),
+        ({"reward": 10**400}, "reward 1000+: must be a number"),
+        ({"logprobs": [10**400] * 3}, "logprobs .*must be numbers"),
+        ({"source": "x\ud800"}, "source holds half a surrogate pair"),
+        ({"system": "x\ud800"}, "system holds half a surrogate pair"),
+        ({"actions": ["\udfff", ""]}, "actions holds half a surrogate pair"),
+        ({"logprobs": [[1], [2, 3]]}, "logprobs .*must be numbers"),
+        ({"logprobs": "abc"}, "logprobs .*must be numbers"),
+        ({"actions": [1, 2]}, "actions: 1 is no text"),
+        ({"observations": "abc"}, "observations 'abc': must be a list of texts"),
     ],
 )
 def test_what_cannot_be_an_attempt_is_refused_in_one_line(given, rule):
@@ -111,7 +124,9 @@ def test_what_is_said_after_the_last_reply_is_its_last_observation():
 @pytest.mark.parametrize(
     "messages",
     [[], said("a"), said("a", "b")[::-1], [{"role": "user"}], [{"role": "tool", "content": "x"}],
-     [*said("a", "b"), {"role": "assistant", "content": "c"}]],
+     said("a\ud800", "b"),
+     [*said("a", "b"), {"role": "assistant", "content": "c"}], "ab", ["a", "b"], None, said("a")[0],
+     [said("a")[0], {"role": "assistant", "content": "c", "tool_calls": [{"id": 1}]}]],
 )  # fmt: skip
 def test_messages_out_of_turn_are_refused(messages):
     with pytest.raises(RecordError, match="message"):

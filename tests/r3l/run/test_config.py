@@ -43,7 +43,7 @@ def test_the_defaults_are_the_settings_of_the_paper():
     )
     assert actor.max_response_tokens is None and EnvSpec("e", "", 25).max_response_tokens == 512
     assert actor.max_reflection_tokens == 4096
-    assert (learner.lr, learner.grad_clip, learner.sync_every) == (1e-6, 1.0, 1)
+    assert (learner.lr, learner.grad_clip, learner.publish_every) == (1e-6, 1.0, 1)
 
 
 def test_training_attempts_are_never_greedy_and_evaluations_may_be():
@@ -131,6 +131,8 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("seed=" + "[" * 3000, "not valid YAML"),
         ("seed=4294967296", "seed"),  # NumPy's generators, and so vLLM, take 32 bits
         ("learner.lr=.inf", "learner.lr: must be a finite number"),
+        ("budget.tokens=true", "budget.tokens: must be a whole number, not true"),
+        ("algorithm.alpha=true", "algorithm.alpha: must be a number, not true"),
         ("learner.grad_clip=.inf", "learner.grad_clip"),
         ("learner.betas=[0.9, 1.0]", "learner.betas.1: must be less than 1, not 1.0"),
         ("buffer.lease_s=1e300", "buffer.lease_s"),
@@ -146,8 +148,8 @@ def test_a_bad_override_is_one_line_that_names_it(override, named):
 
 
 def test_a_max_staleness_that_cannot_reach_the_next_sync_is_refused():
-    message = error_of("buffer.max_staleness=1", "learner.sync_every=4")
-    assert "max_staleness 1" in message and "lower sync_every" in message
+    message = error_of("buffer.max_staleness=1", "learner.publish_every=4")
+    assert "max_staleness 1" in message and "lower publish_every" in message
 
 
 @pytest.mark.parametrize(
@@ -155,6 +157,10 @@ def test_a_max_staleness_that_cannot_reach_the_next_sync_is_refused():
     [
         (["learner.attention=sdpa", "learner.pack=tree"], "set pack=rows or attention=auto"),
         (["buffer.retention.gib=9", "buffer.map_gib=1"], "raise map_gib or lower retention.gib"),
+        (
+            ["algorithm=forward_kl", "learner.pack=rows"],
+            "learner.pack=rows: forward_kl makes many rows of each attempt",
+        ),
     ],
 )
 def test_contradicting_settings_are_refused_with_what_to_set_instead(overrides, named):

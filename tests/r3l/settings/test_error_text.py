@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from r3l.run.config import RunConfig
-from r3l.settings.error_text import SYNONYMS, all_keys, one_line, shown
+from r3l.settings.error_text import SYNONYMS, all_keys, one_line, setting_called, shown
 
 
 def test_every_setting_has_its_key_those_of_all_algorithms_too() -> None:
@@ -43,3 +43,16 @@ def test_a_name_of_another_system_is_answered_with_the_setting_wherever_it_is_gi
             RunConfig.model_validate(tree)
         line = one_line(RunConfig, caught.value)
         assert f"(did you mean {SYNONYMS[name]}?)" in line, line
+
+
+def test_an_option_is_read_as_the_setting_that_has_its_name() -> None:
+    called = {name: setting_called(name, RunConfig) for name in (
+        "--learning-rate", "--groups-per-step", "--batch_size", "--max-tokens", "--nope", "--actor",
+        "--env", "--name", "--restarts",
+    )}  # fmt: skip
+    assert {name: key for name, key in called.items() if key} == {
+        "--learning-rate": "learner.lr",
+        "--groups-per-step": "learner.groups_per_step",
+        "--batch_size": "learner.groups_per_step",
+        "--max-tokens": "actor.max_response_tokens",
+    }

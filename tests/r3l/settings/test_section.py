@@ -1,8 +1,12 @@
 """A section of settings: written in full, as its name alone or as nothing; never changed."""
 
+from collections.abc import Callable
+
 import pytest
 from pydantic import ValidationError
 
+import r3l
+from r3l.errors import UserError
 from r3l.settings.section import Section, flat_settings
 
 
@@ -44,3 +48,23 @@ def test_nested_settings_are_named_in_full_and_an_empty_section_is_a_value() -> 
         "env.options": {},
         "env.others.a.b": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: r3l.GRPO(beta=0.1), "config key beta: unknown (did you mean kl_coef?); this"),
+        (lambda: r3l.GRPO(group_sise=8), "config key group_sise: unknown (did you mean group_size"),
+        (lambda: r3l.GRPO(group_size="no"), 'config group_size: must be a whole number, not "no"'),
+        (lambda: r3l.RunConfig(batch_size=3), "config key batch_size: unknown (did you mean "
+                                              "learner.groups_per_step?); this section knows mod"),
+        (lambda: r3l.RunConfig(learner={"learning_rate": 1}), "config key learner.learning_rate: "
+                                                              "unknown (did you mean learner.lr?)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_of_a_class_in_a_script_is_the_line_of_the_command_line(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        make()
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)

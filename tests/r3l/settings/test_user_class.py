@@ -1,5 +1,8 @@
 """Classes by registry name or by path."""
 
+import os
+import sys
+
 import pytest
 
 from r3l.errors import UserError
@@ -29,6 +32,16 @@ def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
     )
     found = find(f"{file}:Mine")
     assert issubclass(found, Rule) and found is find(f"{file}:Mine")
+
+
+def test_a_file_edited_within_a_second_is_read_anew_by_the_next_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "my_rule.py"
+    for value in (1, 2):  # texts of one length
+        file.write_text(f"VALUE = {value}\n")
+        os.utime(file, (1e9, 1e9))
+        assert value == user_class.module("some.rule", file).VALUE
+        del sys.modules[f"{user_class.PREFIX}my_rule"]
 
 
 @pytest.mark.parametrize(
@@ -85,3 +98,16 @@ def test_a_syntax_error_is_told_with_the_line_of_the_file_that_has_it(tmp_path, 
         UserError, match=r"SyntaxError: .* was never closed \(.*r3l_test_broken.py:2"
     ):
         user_class.module("env", tmp_path / "mine.py")
+
+
+def test_a_line_of_a_file_that_was_edited_meanwhile_says_so(tmp_path):
+    file = tmp_path / "edited_rule.py"
+    base = "from tests.r3l.settings.test_user_class import Rule\n"
+    file.write_text(f"{base}class Mine(Rule):\n    def do(self):\n        return 1 / 0\n")
+    rule = find(f"{file}:Mine")()
+    for edited, end in ((False, ""), (True, ", as it was before it was edited")):
+        if edited:
+            file.write_text(f"# a line more\n{file.read_text()}")
+        with pytest.raises(UserError) as caught, user_class.errors_named("mine"):
+            rule.do()
+        assert str(caught.value).endswith(f" ({file}:4{end})")

@@ -1,12 +1,13 @@
 """The in-process policy, against the same model without a cache."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from r3l.errors import UserError
+from r3l.errors import RequestRefused, UserError
 from r3l.rollout.policy_interface import SampleParams
 from r3l.training import local_policy
 from r3l.training.local_policy import LocalPolicy, draw
@@ -228,6 +229,13 @@ def test_a_request_with_a_seed_draws_the_same_whoever_else_is_served(model, poli
     assert again.token_ids == alone.token_ids != other.token_ids
 
 
+def test_a_context_may_be_shorter_than_the_models(model):
+    policy = LocalPolicy((model, SimpleNamespace(end_id=END)), context_length=12)
+    (long, full) = ask(policy, random_prompts(0, 10, 12), max_tokens=9)
+    assert policy.context_length == 12 and len(long.token_ids) <= 2
+    assert (full.token_ids, full.finish_reason) == ((), "overflow")
+
+
 class Letters:
     """A tokenizer whose token n is the nth letter."""
 
@@ -259,6 +267,80 @@ def test_a_response_under_a_schema_fits_it_and_a_token_without_a_choice_is_certa
         text = policy.chat.text(sample.token_ids)
         assert text in ('{"won":true}', '{"won":false}') and sample.finish_reason == "stop"
         assert sample.logprobs[-1] == 0.0, "only the end fits"
+
+
+def test_the_event_loop_goes_on_while_a_grammar_is_compiled(policy, monkeypatch):
+    """A compilation that ends only when the loop has run something else."""
+    ran, seen, compiled = threading.Event(), [], policy.rules.grammar
+
+    def slow(schema, tag):
+        seen.append(ran.wait(10) if schema else None)
+        return compiled(None)
+
+    monkeypatch.setattr(policy.rules, "grammar", slow)
+    monkeypatch.setattr(policy.rules, "knows", lambda schema, tag: schema is None or bool(seen))
+
+    async def both():
+        asked = SampleParams(2, json_schema={"type": "object"})
+        request = asyncio.create_task(policy.sample([3, 4], asked))
+        asyncio.get_running_loop().call_later(0.05, ran.set)
+        return await request
+
+    assert len(asyncio.run(both()).token_ids) > 0 and seen[0] is True
+
+
+def test_a_grammar_that_cannot_be_compiled_or_takes_too_long_is_refused_alone(policy, monkeypatch):
+    released, waited_for = threading.Event(), []
+
+    def grammar(schema, tag):
+        if schema == {"long": True}:
+            waited_for.append(not threading.current_thread().daemon)
+            released.wait(10)
+        if schema == {"wrong": True}:
+            raise RequestRefused("no", cause="grammar_refused")
+
+    monkeypatch.setattr(policy.rules, "grammar", grammar)
+    monkeypatch.setattr(policy.rules, "knows", lambda schema, tag: schema is None)
+    monkeypatch.setattr(local_policy, "COMPILE_S", 0.1)
+
+    async def all_of_them():
+        schemas = (None, {"wrong": True}, {"long": True})
+        given = [SampleParams(4, json_schema=schema) for schema in schemas]
+        requests = (policy.sample([3, 4, 5], each) for each in given)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        released.set()
+        return answers
+
+    fine, wrong, long = asyncio.run(all_of_them())
+    assert len(fine.token_ids) > 0 and str(wrong) == "no"
+    assert isinstance(long, RequestRefused) and "takes more than 0.1 s to compile" in str(long)
+    assert waited_for == [False], "the end of the program does not wait for it"
+    assert ask(policy, [[3, 4, 5]])[0].token_ids
+
+
+def test_a_request_that_comes_while_a_grammar_is_compiled_waits_for_its_own(policy, monkeypatch):
+    asked, came = [], threading.Event()
+
+    def grammar(schema, tag):
+        if schema not in asked:
+            asked.append(schema)
+            came.wait(10)
+
+    monkeypatch.setattr(policy.rules, "grammar", grammar)
+    monkeypatch.setattr(policy.rules, "knows", lambda schema, tag: schema in asked)
+
+    async def both():
+        first, second = ({"title": name} for name in "ab")
+        one = asyncio.create_task(policy.sample([3], SampleParams(2, json_schema=first)))
+        while not asked:
+            await asyncio.sleep(0.01)
+        other = asyncio.create_task(policy.sample([3], SampleParams(2, json_schema=second)))
+        await asyncio.sleep(0)
+        came.set()
+        await asyncio.gather(one, other)
+
+    asyncio.run(both())
+    assert asked == [{"title": "a"}, {"title": "b"}]
 
 
 def test_the_weights_of_a_trainer_are_loaded_as_the_next_version(model, policy):

@@ -1,9 +1,12 @@
 """What ends a response and what it must form."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from r3l.errors import RequestRefused
 from r3l.models.model_path import shipped_tokenizer
 from r3l.rollout.reflection import json_schema, parse
 from r3l.training import response_rules
@@ -62,6 +65,20 @@ def test_only_tokens_that_continue_a_fitting_text_may_be_drawn() -> None:
     text = tokenizer.decode(drawn, skip_special_tokens=True)
     assert text.startswith('{"trajectory_summary":"') and '","retry_from_step":' in text
     parse(text, 4)
+
+
+def test_the_text_may_have_to_fit_a_structural_tag_and_a_broken_one_is_refused() -> None:
+    pytest.importorskip("xgrammar")
+    tokenizer = shipped_tokenizer()
+    rules = ResponseRules(tokenizer, len(tokenizer), tokenizer.eos_token_id)
+    said = {"type": "structural_tag", "format": {"type": "const_string", "value": "use saw"}}
+    grammar = rules.grammar(None, json.dumps(said))
+    ids = tokenizer.encode("use saw", add_special_tokens=False)
+    assert all(grammar.accept_token(token) for token in ids)
+    assert not rules.grammar(None, json.dumps(said)).accept_token(ids[-1])
+    with pytest.raises(RequestRefused) as refused:
+        rules.grammar(None, "{}")
+    assert refused.value.cause == "grammar_refused"
 
 
 def test_without_the_library_any_text_may_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from r3l.algorithms.batch import Batch
+from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.losses import TokenBatch, imitation_loss
 from r3l.algorithms.queries import Query
 from r3l.algorithms.registry import AnyAlgorithm
 from r3l.algorithms.rows import IMITATION, Row
 from r3l.errors import UserError
+from r3l.training.measures.drift import reliance_of_retries
 from r3l.training.micro_batch import collate
 from r3l.training.step_loss import (
     AnyTrainer,
@@ -68,6 +70,38 @@ def test_a_loss_gets_every_field_of_its_rows() -> None:
     assert batch.mask_BT.tolist() == [[False, True, True], [False, True, False]]
 
 
+def test_a_loop_of_ones_own_makes_the_batch_that_a_trainer_makes() -> None:
+    seen: list[TokenBatch] = []
+
+    def loss(batch: TokenBatch) -> dict[str, Tensor]:
+        seen.append(batch)
+        return {"nothing": 0 * batch.logprobs_BT.sum()}
+
+    known = np.array([0.0, -2.0, -3.0], np.float32)
+    rows = [
+        made_row([3, 4, 5], old=-1.0, advantage=[0, 1, 2], weight=0.25, distilled=True),
+        made_row([3, 6], loss="mine", measured=False),
+        replace(made_row([3, 4, 5]), reference=known),
+    ]
+    sums_of(rows, loss)
+    [theirs] = seen
+    ours = TokenBatch.of_rows(rows, theirs.logprobs_BT)
+    for field in fields(TokenBatch):
+        one, other = getattr(ours, field.name), getattr(theirs, field.name)
+        if isinstance(other, Tensor):
+            assert one.dtype == other.dtype and torch.allclose(one, other, equal_nan=True)
+        else:
+            assert one == other, field.name
+    assert TokenBatch.of_rows(rows[:2], theirs.logprobs_BT[:2]).reference_BT is None
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (6,)])
+def test_log_probabilities_that_do_not_fit_the_rows_are_refused(shape: tuple[int, ...]) -> None:
+    rows = [made_row([3, 4, 5]), made_row([3, 6])]
+    with pytest.raises(UserError, match=r"for 2 rows of up to 3 tokens; give one for each"):
+        TokenBatch.of_rows(rows, torch.zeros(shape))
+
+
 def test_drift_is_measured_on_the_rows_of_the_policys_loss_by_their_role() -> None:
     def nothing(batch: TokenBatch) -> dict[str, Tensor]:
         return {"nothing": 0 * batch.logprobs_BT.sum()}
@@ -85,6 +119,34 @@ def test_drift_is_measured_on_the_rows_of_the_policys_loss_by_their_role() -> No
     assert tokens == {"all": 5, "base": 3, "distilled": 1, "reused": 1}
     assert sums["sum_tokens_fresh"] == 1 and sums["sum_gap_distilled"] == pytest.approx(1.0)
     assert sums["sum_entropy_base"] == 6.0 and sums["sum_input_tokens"] == 16.0
+
+
+def test_reliance_is_measured_on_retries_and_not_on_other_attempts_that_read_a_context(
+    make_trajectory: Any,
+) -> None:
+    def nothing(batch: TokenBatch) -> dict[str, Tensor]:
+        return {"nothing": 0 * batch.logprobs_BT.sum()}
+
+    rows = [
+        made_row([3, 4], old=LOGPROBS - gap, distilled=True, source=Source("g", "g", attempt))
+        for gap, attempt in ((0.25, make_trajectory(of=0, pivot=0, slot=1)), (3, make_trajectory()))
+    ]
+    _, sums = sums_of(rows, nothing)
+    assert (sums["sum_reliance"], sums["sum_retries"]) == (pytest.approx(0.25), 1.0)
+    assert reliance_of_retries(sums) == {("g", "g", 1): pytest.approx(0.25)}
+    assert not any("reliance_of" in tag for tag in step_metrics(
+        sums, norm=1.0, grad_clip=1.0, seconds=1.0))  # fmt: skip
+
+
+def test_a_prefix_that_rows_share_is_held_once_where_rows_are_packed_as_trees() -> None:
+    rows = [made_row([3, 4, 5, 6]), made_row([3, 4, 5, 7]), made_row([3, 4, 8])]
+    held = {}
+    for pack in ("rows", "tree"):
+        micro = collate(rows, torch.device("cpu"))
+        _, sums = step_loss(micro, imitation_loss, halved, pack)  # type: ignore[arg-type]
+        metrics = step_metrics(sums, norm=1.0, grad_clip=1.0, seconds=1.0)
+        held[pack] = (metrics["learner/trained_tokens"], metrics["learner/held_tokens"])
+    assert held == {"rows": (11.0, 11.0), "tree": (11.0, 6.0)}
 
 
 def test_a_micro_batch_without_rows_is_not_shown_to_the_algorithm() -> None:
@@ -189,6 +251,8 @@ def test_the_metrics_of_a_step_have_the_learners_names() -> None:
         "lr": 0.1,
         "step_s": 0.5,
         "tokens_per_s": 8.0,
+        "trained_tokens": 4.0,
+        "held_tokens": 4.0,
         "engine_tokens": 0.0,
     }.items():
         assert metrics[f"learner/{name}"] == pytest.approx(value), name

@@ -6,7 +6,8 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from r3l.records import Group, GroupPlan, Origin, SlotResult, Task, done
-from r3l.views.attempt_view import AttemptView, conversation, pairs, text, view, views
+from r3l.views.attempt_view import AttemptView, _calls, conversation, pairs, text, view, views
+from r3l.views.tape import TapedCall
 from tests.buffer.fakes import thought
 from tests.buffer.viewer.stores import Made, agent_results, attempt, reflections, results
 
@@ -178,3 +179,12 @@ def test_the_calls_of_an_agent_are_a_tree_in_a_groups_text():
     assert (
         "       ── call 2" in told and "── call 3, messages: 3 tokens, 0.00 s, not trained" in told
     )
+
+
+def test_a_call_says_why_it_is_not_trained_and_which_free_reply_did_not_fit():
+    reply = {"role": "assistant", "content": "{}"}
+    shaped = TapedCall("chat", "d", -1, (), reply, trained=False, untrained="grammar", missed="no")
+    lines = list(_calls([shaped, TapedCall("chat", "d", -1, (), reply, trained=False)]))
+    assert lines[0].endswith(", not trained: a grammar shaped it")
+    assert lines[1:3] == ["[assistant] {}", "[a free reply that did not fit] no"]
+    assert lines[3].endswith(", not trained")

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.inspection.pages.run_data import RunData, read_run
-from launch.inspection.pages.run_page import changed_settings, not_measured, run_page, summary
+from launch.inspection.pages.run_page import not_measured, run_page, summary
 from learner.evaluation.evaluator import Evaluation, keep_evaluation
 from learner.evaluation.metrics import report
-from r3l.run.config import RunConfig, load
+from r3l.run.config import RunConfig
 from r3l.run.files.progress_lines import History
 from r3l.run.files.run_folder import RunFolder
 from tests.launch.inspection.conftest import step
@@ -77,10 +77,3 @@ def test_the_summary_is_a_sentence():
     assert "0.5 [0.25, 0.75]" in summary(data, False)
     data.history = History([], [], damaged=3)
     assert "3 damaged lines of progress.jsonl, which are left out" in not_measured(data, False)
-
-
-def test_settings_are_compared_with_the_defaults_of_their_algorithm():
-    changed = changed_settings(load(None, ["algorithm=grpo", "learner.lr=1e-4", "seed=3"]))
-    assert changed == {"algorithm.name": "grpo", "learner.lr": 1e-4, "seed": 3} or changed == {
-        "learner.lr": 1e-4, "seed": 3,
-    }  # fmt: skip

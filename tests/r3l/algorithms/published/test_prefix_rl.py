@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from r3l.errors import UserError
 from tests.r3l.algorithms.fakes import get, plans_of
 
 FAILED, WON, HALF = ("", (0.0, 0.0)), ("", (1.0, 1.0)), ("", (0.0, 1.0))
@@ -56,5 +56,5 @@ def test_a_prefix_leaves_a_step_and_has_one(steps, limits, seed):
 
 
 def test_limits_in_the_wrong_order_are_refused():
-    with pytest.raises(ValidationError, match=r"prefix_least 0.6 is more than prefix_most 0.5"):
+    with pytest.raises(UserError, match=r"prefix_least 0.6 is more than prefix_most 0.5"):
         get("prefix_rl", prefix_least=0.6, prefix_most=0.5)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from r3l.errors import UserError
 from tests.r3l.algorithms.fakes import get, plans_of
 
 FAILED, WON = ("", (0.0, 0.0, 0.0, 0.0)), ("", (0.0, 0.0, 0.0, 1.0))
@@ -58,5 +58,5 @@ def test_each_stage_starts_no_later_than_the_one_before_and_inside(steps, stages
 
 
 def test_a_curriculum_without_a_direction_is_refused():
-    with pytest.raises(ValidationError, match=r"back 0.5 is not less than forward 0.5"):
+    with pytest.raises(UserError, match=r"back 0.5 must be less than forward 0.5"):
         get("restart_from_success", back=0.5)

@@ -1,5 +1,7 @@
 """What is tried of a loss, and when."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,15 @@ def test_rows_are_padded_and_no_token_is_more_likely_than_it_can_be():
     assert (logprobs <= 0).all() and (logprobs[batch.mask_BT] != -1.0).all()
     both = token_batch([row(3, reference=np.full(3, -2.0, np.float32)), row(5)])
     assert both.reference_BT.shape == (2, 5) and both.reference_BT[0, 2] == -2.0
+
+
+def test_rows_of_decoded_groups_are_read_only_and_draw_no_warning() -> None:
+    decoded = row()
+    for name in ("token_ids", "mask", "old_logprobs", "advantages", "weights"):
+        getattr(decoded, name).setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert token_batch([decoded]).mask_BT.sum() == 3
 
 
 def test_a_loss_that_adds_up_passes_whatever_its_rows():

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from r3l.algorithms import losses
 from r3l.algorithms.losses import TokenBatch, ratio_corrected
+from r3l.errors import UserError
 from tests.r3l.algorithms.fakes import batch_of as one_group
 from tests.r3l.algorithms.fakes import get, loss_of, planned
 
@@ -102,7 +102,7 @@ def test_no_ratio_loss_of_a_row_without_log_probabilities_depends_on_what_is_sto
 
 def test_a_group_of_one_base_attempt_has_no_deviation_to_divide_by():
     for name, size in (("grpo", 1), ("critique_grpo", 1), ("reflect_grpo", 1)):
-        with pytest.raises(ValidationError, match="a group of one base attempt has no standard"):
+        with pytest.raises(UserError, match="a group of one base attempt has no standard"):
             get(name, group_size=size)
         assert planned(get(name, group_size=size, std="none"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from r3l.errors import UserError
 from r3l.run.files import json_lines
-from r3l.run.files.json_lines import GrowingFile, append, encoded, read, thin
+from r3l.run.files.json_lines import GrowingFile, append, encoded, newest_first, read, thin
 
 
 def number(value: dict[str, Any]) -> int:
@@ -31,7 +31,7 @@ def test_half_a_line_at_the_end_is_ignored_and_replaced_by_the_next_one(
     append(path, {"n": 1})
     with path.open("a") as file:
         file.write(half)
-    assert read(path, number) == json_lines.Lines([1])
+    assert read(path, number) == json_lines.Lines([1], cut=True)
     append(path, {"n": 2})
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 2]
 
@@ -57,6 +57,33 @@ def test_lines_that_cannot_be_read_are_left_out_counted_and_reported(
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read(tmp_path, number)
+    with pytest.raises(UserError, match="cannot be read"):
+        list(newest_first(tmp_path))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("half", [b"", b"half", b"a longer half"])
+def test_lines_are_read_from_the_end_in_blocks_of_any_size(
+    tmp_path: Path, size: int, half: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "TAIL_BYTES", size)
+    path = tmp_path / "lines"
+    assert list(newest_first(path)) == []
+    for lines in ([], [b"one"], [b"one", b"", b"three and more", b"4"]):
+        path.write_bytes(b"".join(line + b"\n" for line in lines) + half)
+        assert list(newest_first(path)) == lines[::-1]
+
+
+def test_no_more_of_a_file_is_read_than_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "TAIL_BYTES", 100)
+    path = tmp_path / "lines"
+    path.write_bytes(b"0123456789\n" * 100)
+    lines = newest_first(path)
+    assert next(lines) == b"0123456789"
+    path.write_bytes(b"")  # what was not read is gone
+    assert len([*lines]) < 10
 
 
 def test_a_growing_file_gives_each_complete_line_once(tmp_path: Path) -> None:

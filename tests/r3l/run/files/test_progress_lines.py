@@ -1,6 +1,7 @@
 """The lines of a progress file."""
 
 import math
+import random
 
 import pytest
 
@@ -10,6 +11,7 @@ from r3l.run.files.progress_lines import (
     StepLine,
     from_json,
     history_of,
+    last_steps,
     to_json,
 )
 from tests.r3l.files.made import evaluation
@@ -63,3 +65,18 @@ def test_steps_before_which_the_learner_went_back_do_not_count() -> None:
     without_the_line_that_says_so = [StepLine(1), StepLine(2), StepLine(3), StepLine(2)]
     assert history_of(without_the_line_that_says_so).reached == 2
     assert history_of([]).reached == 0
+
+
+def test_the_last_steps_are_those_of_the_history_after_any_restarts() -> None:
+    chance = random.Random(0)
+    for _ in range(300):
+        lines, step = list[ProgressLine](), 0
+        for _ in range(30):
+            if chance.random() < 0.2:
+                reached, step = step, chance.randint(0, step)
+                if chance.random() < 0.7:
+                    lines.append(AgainLine(step, reached))
+            step += 1
+            lines += [StepLine(step), *([evaluation(step)] if chance.random() < 0.2 else [])]
+        assert last_steps(reversed(lines), 5) == history_of(lines).steps[-5:]
+    assert last_steps([], 5) == []

@@ -10,8 +10,9 @@ import pytest
 from r3l.errors import UserError
 from r3l.files.checksums import text_with_checksum
 from r3l.files.whole_file import write_json
+from r3l.run.bill import Usage
 from r3l.run.config import RunConfig, dump, load
-from r3l.run.files.progress_lines import AgainLine, StepLine
+from r3l.run.files.progress_lines import KINDS, AgainLine, StepLine
 from r3l.run.files.run_folder import (
     Hang,
     ProcessStatus,
@@ -30,6 +31,8 @@ READERS: dict[str, Callable[[RunFolder], object]] = {
     "hangs.jsonl": RunFolder.hangs,
     "machines.jsonl": RunFolder.machines,
     ".last-heartbeat": RunFolder.heartbeat,
+    "bill.json": RunFolder.bill,
+    "data-sets.json": RunFolder.data_sets,
     "limits.json": lambda run: run.token_budget(8192),
     "best/evaluation.json": RunFolder.best_evaluation,
     ".wandb-id": lambda run: run.service_id("wandb"),
@@ -63,7 +66,9 @@ def full(begun: RunFolder) -> RunFolder:
     begun.add_skipped(SkippedStep(3, 4, "nan", "nan", ["g1"], ["t1"]))
     begun.write_heartbeat("checkpoint 4 – naïve")
     begun.keep_token_budget(2048)
+    begun.write_bill({"actor-0.a": Usage(sampled=5), "learner.b": Usage(wall_s=2.5)})
     begun.write_versions({"r3l": "0.1"})
+    begun.write_data_sets({"org/d": "c0ffee"})
     begun.keep_service_id("wandb", "abc")
     (begun.path / "best").mkdir()
     write_evaluation(begun.path / "best", evaluation(2))
@@ -83,9 +88,21 @@ def test_everything_is_read_back_as_it_was_written(full: RunFolder) -> None:
     assert (beat := full.heartbeat()) is not None and beat.doing == "checkpoint 4 – naïve"
     assert (full.token_budget(8192), full.token_budget(1024)) == (2048, 1024)
     assert full.machine_of(2) == {"processor": "A", "threads": "2"}
-    assert full.service_id("wandb") == "abc"
+    assert full.bill() == {"actor-0.a": Usage(sampled=5), "learner.b": Usage(wall_s=2.5)}
+    assert full.data_sets() == {"org/d": "c0ffee"} and full.service_id("wandb") == "abc"
     best = full.best_evaluation()
     assert best is not None and (best.step, best.success) == (2, 0.5)
+
+
+def test_evaluations_are_read_without_the_steps(
+    full: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full.add_progress(evaluation(2, 0.25))
+    full.add_progress(evaluation(0, 0.75))
+    known = full.history().evaluations
+    assert [(line.step, line.success) for line in known] == [(0, 0.75), (2, 0.25)]
+    monkeypatch.delitem(KINDS, "step")  # no step can be read
+    assert full.evaluations() == known
 
 
 def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
@@ -93,9 +110,10 @@ def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
 ) -> None:
     run = RunFolder(tmp_path / "nothing")
     assert run.history().steps == run.hangs() == [] and run.heartbeat() is None
+    assert run.evaluations() == run.last_steps(1) == []
     assert run.token_budget(8192) == 8192
     assert run.service_id("wandb") == "" and run.best_evaluation() is None
-    assert run.machine_of(1) == {}
+    assert run.machine_of(1) == run.bill() == {}
     for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
         with pytest.raises(UserError, match=r"nothing: has no config\.yaml"):
             read()

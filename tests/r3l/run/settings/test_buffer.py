@@ -1,8 +1,8 @@
 """Settings of the buffer service."""
 
 import pytest
-from pydantic import ValidationError
 
+from r3l.errors import UserError
 from r3l.run.settings.buffer import BufferConfig, RetentionConfig
 
 
@@ -13,7 +13,7 @@ def test_retention_without_a_limit_keeps_every_group() -> None:
 
 def test_results_that_are_kept_fit_into_the_map() -> None:
     assert BufferConfig(map_gib=2, retention=RetentionConfig(gib=2)).map_gib == 2
-    with pytest.raises(ValidationError, match="raise map_gib or lower"):
+    with pytest.raises(UserError, match="raise map_gib or lower"):
         BufferConfig(map_gib=1, retention=RetentionConfig(gib=2))
 
 

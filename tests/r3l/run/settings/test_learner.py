@@ -18,7 +18,7 @@ def test_the_first_checkpoints_are_made_early(every: int, saved: list[int]) -> N
 
 
 def test_weights_are_published_at_every_sync_and_after_the_last_step() -> None:
-    learner = LearnerConfig(sync_every=4, steps=10)
+    learner = LearnerConfig(publish_every=4, steps=10)
     assert [version for version in range(11) if learner.publishes(version)] == [0, 4, 8, 10]
 
 

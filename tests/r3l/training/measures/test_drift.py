@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from r3l.training.measures.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
+from r3l.algorithms.rows import Retry
+from r3l.training.measures.drift import (
+    clipped_share,
+    drift_metrics,
+    drift_sums,
+    engine_metrics,
+    reliance_metrics,
+    reliance_of_retries,
+    reliance_sums,
+)
 
 
 def test_drift_metrics_follow_their_definitions_for_every_role() -> None:
@@ -50,6 +59,26 @@ def test_engine_and_learner_are_compared_on_the_marked_tokens_alone() -> None:
     assert metrics["engine_kl"] == pytest.approx(kl / 3, rel=1e-4)
     none = drift_sums(new, old, entropy, {"fresh": ~fresh & fresh})
     assert engine_metrics(none) == {"engine_tokens": 0.0}
+
+
+def test_reliance_is_a_mean_over_retries_of_means_over_tokens() -> None:
+    nan = float("nan")
+    new = torch.tensor([[nan, -1.5, -1.1, -1.0], [-9.0, -1.0, nan, nan], [-1.0, -1.0, -1.0, -0.7]])
+    retries = torch.tensor([[False, True, True, False], [False] * 4, [False, False, False, True]])
+    old = torch.full((3, 4), -1.0)
+    own = [Retry("into", "stored", 4), None, Retry("g", "g", 5)]
+    halves = [reliance_sums(new[h], old[h], retries[h], own[h]) for h in (slice(1), slice(1, 3))]
+    sums = {
+        name: sum(half.get(name, 0.0) for half in halves) for name in {**halves[0], **halves[1]}
+    }
+    assert reliance_metrics(sums) == {"reliance": pytest.approx((-0.3 + 0.3) / 2, abs=1e-6)}
+    assert (halves[0]["sum_reliance"], halves[0]["sum_retries"]) == (pytest.approx(-0.3), 1.0)
+    assert reliance_of_retries(sums) == {
+        ("into", "stored", 4): pytest.approx(-0.3),
+        ("g", "g", 5): pytest.approx(0.3),
+    }
+    none = reliance_sums(new, old, retries & False, own)
+    assert reliance_metrics(none) == reliance_of_retries(none) == {}
 
 
 def test_a_role_without_tokens_has_no_metrics() -> None:

@@ -1,0 +1,1 @@
+"""Task folders in Harbor's format, played by agents."""

@@ -1,0 +1,2 @@
+#!/bin/sh
+sed -i 's/total=$number/total=$((total + number))/' /app/total.sh

@@ -1,0 +1,49 @@
+"""Estimates how fast a run's store grows, and when it fills its disk."""
+
+from pathlib import Path
+
+from r3l.run.config import RunConfig
+from r3l.run.process.free_space import DISK_FLOOR, free_bytes
+
+BYTES_PER_TOKEN = 18.0
+"""Measured on the disk: 12.5 for plain attempts, 18 with retries and their reflections."""
+GIB = 1 << 30
+
+
+def text(config: RunConfig, run: Path) -> str:
+    """Returns a line: what a step and the run store at most, and the step at which there is no room
+    left. A group counts as attempts of the whole context, so most runs store less."""
+    groups, slots = config.learner.groups_per_step, config.algorithm.group_size
+    steps, tokens = config.learner.steps, config.actor.max_model_len
+    step = groups * slots * tokens * BYTES_PER_TOKEN
+    line = (
+        f"store: up to {_size(step)} a step ({groups} groups of {slots} attempts of {tokens} "
+        f"tokens), {_size(step * steps)} in {steps} steps"
+    )
+    if config.buffer.archive:
+        return f"{line}; closed groups move to {config.buffer.archive}"
+    room, what, remedy = _room(config, run)
+    if _kept(config) <= room or step * steps <= room:
+        return line
+    return f"{line}; {what} full after step {int(room // step)}: {remedy}"
+
+
+def _kept(config: RunConfig) -> float:
+    """Returns the bytes that the store keeps at most; infinite without a limit."""
+    gib = config.buffer.retention.gib
+    return float("inf") if gib is None else gib * GIB
+
+
+def _room(config: RunConfig, run: Path) -> tuple[float, str, str]:
+    """Returns the bytes that the store may take, what then is full, and what to do."""
+    free, limit = max(0, free_bytes(run) - DISK_FLOOR), config.buffer.map_gib
+    remedy = "set buffer.retention or buffer.archive"
+    if limit is not None and limit * GIB < free:
+        return limit * GIB, f"buffer.map_gib={limit:g} is", f"raise it, or {remedy}"
+    return free, f"its disk, with {_size(free)} free, is", f"{remedy}, or choose a larger disk"
+
+
+def _size(count: float) -> str:
+    """Formats bytes: 63 MB, 3.8 GB."""
+    value, unit = (count / 1e6, "MB") if count < 1e9 else (count / 1e9, "GB")
+    return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"

@@ -1,0 +1,1 @@
+"""Publishes the weights: copies them in a step, serves them beside it."""
