@@ -209,8 +209,17 @@ class Learning:
             self.kill()
 
     def wait_for_step(self, step: int) -> None:
+        self.wait_until(lambda: bool(made := steps_of(self.run)) and made[-1]["step"] >= step)
+
+    def wait_for_lines(self, text: str, count: int) -> None:
+        """Waits until the log holds `count` more times `text` than now."""
+        log = self.run / "learner.log"
+        first = log.read_text().count(text)
+        self.wait_until(lambda: log.read_text().count(text) >= first + count)
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + 200
-        while not (steps := [line["step"] for line in steps_of(self.run)]) or steps[-1] < step:
+        while not true():
             assert self.process.poll() is None and time.monotonic() < end, self.log()
             time.sleep(0.02)
 

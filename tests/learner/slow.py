@@ -1,5 +1,6 @@
-"""`r3l-learner` whose every micro-batch takes half a second longer."""
+"""`r3l-learner` whose every micro-batch takes half a second longer, and is told in the log."""
 
+import sys
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ micro_batch = DeepSpeedTrainer._micro_batch
 
 
 def slowly(trainer: DeepSpeedTrainer, *arguments: Any, **named: Any) -> dict[str, float]:
+    print("a slow micro-batch begins", file=sys.stderr, flush=True)
     time.sleep(0.5)
     return micro_batch(trainer, *arguments, **named)
 

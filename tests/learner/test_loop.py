@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from buffer import BufferClient
 from learner.checkpoint import latest
 from r3l.records import Group, Trajectory
-from r3l.run.process.last_heartbeat import HEARTBEAT
 from tests.learner.fakes import (
     Learning,
     Recording,
@@ -73,8 +72,7 @@ def test_a_stopped_learner_of_two_ranks_leaves_its_step_and_saves_the_last_finis
     with Recording(served.endpoint):
         learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.slow")
         learner.wait_for_step(1)
-        while b"micro-batch 3" not in (run / HEARTBEAT).read_bytes():
-            time.sleep(0.01)
+        learner.wait_for_lines("a slow micro-batch begins", 3)  # the next step is under way
         made = steps_of(run)[-1]["step"]
         for rank in learner.ranks():
             rank.terminate()
