@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # runs/demo, or with the time in its name if that is there. R³L as in the paper, but retries read the
 # advice alone, as the built-in policy was taught (launch/presets/demo.yaml).
-demo: $(VENV)/.installed  ## train the built-in policy on two CPU cores, in four minutes
+demo: $(VENV)/.installed  ## train the built-in policy on two CPU cores, in a few minutes
 	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 
 # Three processes, a file of tests at a time; the files with real processes first.
