@@ -31,7 +31,7 @@ from r3l.rollout.group import Explore, explore_group
 from r3l.rollout.partial import Progress
 from r3l.run.answer_probability import with_exact
 from r3l.run.config import RunConfig
-from r3l.run.evaluation_keys import EvalTag, attempt_seed
+from r3l.run.evaluation_tags import EvalTag, attempt_seed
 
 log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from r3l.run import config as configuration
 from r3l.run.cards import CARD
 from r3l.run.config import RunConfig
 from r3l.run.downloads import fetched
-from r3l.run.evaluation_keys import number_text
+from r3l.run.evaluation_tags import number_text
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import OneLine, echo, version_option
 

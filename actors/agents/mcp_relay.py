@@ -32,7 +32,7 @@ from r3l.run.process.endpoints import is_near
 from r3l.text import encodable
 from r3l.views.tape import MCP
 
-MOST_CALLS = 4096
+MOST_MCP_CALLS = 4096
 LONGEST_LINE = 32 << 20
 START_S = 60.0
 """Seconds that a server process has to answer its first request."""
@@ -62,7 +62,7 @@ class McpRelay:
         """Answers a message of the agent; returns None for a notification. Raises Refused, also if
         the attempt ends first."""
         method = str(message.get("method", ""))
-        self.session.check_calls(self.begun, MOST_CALLS)
+        self.session.check_calls(self.begun, MOST_MCP_CALLS)
         self.begun += method != "ping" or "id" not in message
         answering = asyncio.create_task(self._answer(name, method, message, headers))
         ending = asyncio.create_task(self.session.ended.wait())

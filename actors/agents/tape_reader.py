@@ -1,4 +1,7 @@
-"""Reads the tape of a recorded attempt. Decides whether a retry replays the tape or restarts."""
+"""Reads the tape of a recorded attempt. Decides whether a retry replays the tape or restarts.
+
+actors.gateway.session and actors.agents.mcp_relay record what becomes the tape.
+"""
 
 from collections.abc import Sequence
 

@@ -4,6 +4,7 @@
              └──────────────── before the request is rendered ┘
 
 A long request is read and rendered in a thread, so that the event loop answers others meanwhile.
+Limits of a whole attempt are in actors.gateway.session.
 """
 
 import asyncio

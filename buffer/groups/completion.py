@@ -3,6 +3,8 @@
 results.put ─► with_received ─► finish ─► the group is complete, its record is written
                                    └────► the group expires: it has no trajectory, or the algorithm
                                           refuses it, and another group replaces it
+
+`GroupRow.all_resolved` in buffer.storage.stored_rows says whether a slot is still open.
 """
 
 from collections.abc import Sequence

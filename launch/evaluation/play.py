@@ -28,7 +28,7 @@ from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import ScoringPolicy
 from r3l.run.answer_probability import with_exact
 from r3l.run.config import RunConfig
-from r3l.run.evaluation_keys import attempt_seed
+from r3l.run.evaluation_tags import attempt_seed
 from r3l.run.process.memory import delay_collections
 
 

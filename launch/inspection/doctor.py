@@ -282,8 +282,8 @@ def _name(actor: ActorState) -> str:
 
 
 def _learning(now: Snapshot) -> Iterator[Finding]:
-    """Reports why the run teaches its policy little or nothing. Also reports the guidance gain, and
-    the reliance of its retries."""
+    """Reports why the run teaches its policy little or nothing. The reasons are found in
+    launch.inspection.learning. Also reports the guidance gain, and the reliance of its retries."""
     for reason in now.learns_nothing:
         if reason.alarm:
             yield _problem(f"the run learns little or nothing: {reason.what}", reason.remedy)

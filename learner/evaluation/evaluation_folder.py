@@ -19,7 +19,7 @@ from r3l.errors import UserError
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.models.model_folder import UNFINISHED
 from r3l.run.config import RunConfig
-from r3l.run.evaluation_keys import number_text
+from r3l.run.evaluation_tags import number_text
 from r3l.run.files import json_lines
 
 SETTINGS, RESULTS, REPORT = "settings.json", "results.jsonl", "report.json"

@@ -24,7 +24,7 @@ from r3l.files.whole_file import replace_folder
 from r3l.notices import notice, notice_again
 from r3l.records import Task
 from r3l.run.config import RunConfig
-from r3l.run.evaluation_keys import EvalTag
+from r3l.run.evaluation_tags import EvalTag
 from r3l.run.files import run_folder
 from r3l.run.files.progress_lines import EvalLine
 from r3l.run.files.run_folder import BEST, RunFolder

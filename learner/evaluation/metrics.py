@@ -19,7 +19,7 @@ from learner.evaluation.conversation import Conversation
 from learner.evaluation.lengths import lengths_of
 from r3l.records import Record
 from r3l.run.answer_probability import EXACT
-from r3l.run.evaluation_keys import number_text
+from r3l.run.evaluation_tags import number_text
 
 INTERVAL = (
     "95 %; success and pass@k: Wilson over tasks; the others: percentile bootstrap over tasks"

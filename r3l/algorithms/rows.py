@@ -8,7 +8,8 @@ Shapes: L tokens of a row. The loss of a step is a sum over its rows,
     Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it  +  λ Σ_{j in g, supervised} c_j Σ_t −log π(y_jt) ]
 
 with term_it from r3l.algorithms.losses. r3l.algorithms.credit.token_weights computes c over all
-rows that are averaged together, before any is left out. c does not depend on w_g. So with
+rows that are averaged together, before any is left out. An algorithm makes the supervised samples
+and limits their share, as r3l.algorithms.r3l does. c does not depend on w_g. So with
 w_g = (n P_g)^-1 the expectation over draws is the mean over all n candidates.
 """
 

@@ -18,7 +18,7 @@ from r3l.algorithms.shared.re_reading import ReReading
 from r3l.errors import UserError
 from r3l.files import user_file
 from r3l.files.checksums import check_text
-from r3l.run.evaluation_keys import number_text
+from r3l.run.evaluation_tags import number_text
 from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.buffer import BufferConfig

@@ -3,7 +3,8 @@
     micro-batch ─► forward ─► TokenBatch ─► an algorithm's loss ─► parts ─► their sum
                                                  └─ measures ─► sums of the step ─► metrics
 
-The sums of micro-batches and of ranks can be added.
+The sums of micro-batches and of ranks can be added. Terms are in r3l.algorithms.losses; an
+algorithm's `loss` adds them.
 """
 
 import traceback

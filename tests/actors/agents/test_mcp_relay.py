@@ -293,7 +293,7 @@ def test_an_answer_without_end_of_a_url_is_not_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_notifications_are_calls_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_relay, "MOST_CALLS", 4)
+    monkeypatch.setattr(mcp_relay, "MOST_MCP_CALLS", 4)
 
     async def test() -> None:
         relay = relay_of()

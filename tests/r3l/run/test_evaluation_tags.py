@@ -2,7 +2,7 @@
 
 import pytest
 
-from r3l.run.evaluation_keys import EvalTag, attempt_seed, number_text
+from r3l.run.evaluation_tags import EvalTag, attempt_seed, number_text
 
 
 @pytest.mark.parametrize(
