@@ -17,7 +17,7 @@ IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 # Set in some containers: every process that a test starts would compile all of r3l again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test help unit system nightly check types site pages collected format docs lock clean
+.PHONY: demo test help unit system nightly check types site pages collected format docs badge lock clean
 .PHONY: results fuzz-gateway lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there. R³L as in the paper, but retries read the
@@ -25,9 +25,12 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: $(VENV)/.installed  ## train the built-in policy on two CPU cores, in a few minutes
 	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 
-# Three processes, a file of tests at a time; the files with real processes first.
+# Three processes, a file of tests at a time; the files with real processes first. build/tests.xml
+# is the outcome of a run that reached its end (0: all passed, 1: some failed).
 test: $(VENV)/.installed  ## all tests but the nightly ones, with real vLLM and DeepSpeed processes
-	$(BIN)/python -m pytest tests -m "not nightly" $(BY_DAY) $(IN_THREE) --durations=30
+	@rm -f build/tests.xml
+	$(BIN)/python -m pytest tests -m "not nightly" $(BY_DAY) $(IN_THREE) --durations=30 --junitxml=build/tests.part.xml; \
+	ended=$$?; test $$ended -gt 1 || mv build/tests.part.xml build/tests.xml; exit $$ended
 
 # In the order of this file, the two for newcomers first.
 help:  ## this list
@@ -77,6 +80,9 @@ docs: $(VENV)/.installed  ## write the pages that come from the code, then the s
 	$(BIN)/python -m benchmarks.configuration_page > docs/configuration.md
 	$(BIN)/python -m learner.metrics.tags > docs/metrics.md
 	$(SITE)
+
+badge: $(VENV)/.installed  ## draw docs/badge.svg, the outcome of the last make test
+	$(BIN)/python -m benchmarks.badge
 
 # Kills, power losses, hostile messages and flipped bits by the hundreds and thousands; half an hour.
 soak: $(VENV)/.installed  ## kill, power off and flip bits by the hundreds; half an hour

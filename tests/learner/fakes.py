@@ -113,10 +113,11 @@ class Recording:
                 client.put(lease.group_id, "recording", [*results, *group.reflections])
 
 
-def tiny_model(folder: Path, hidden: int = 64) -> Path:
+def tiny_model(folder: Path, hidden: int = 64, head: int = 32) -> Path:
     """A random model of some 100 000 parameters with a tokenizer and a chat template."""
     tokenizer = tiny_policy.build_tokenizer(["use brush on tin"])
-    tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=2).save_pretrained(folder)
+    model = tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=2, head=head)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     torch.set_num_threads(1)
     return folder
