@@ -161,7 +161,7 @@ class DeepSpeedTrainer(AnyTrainer):
     def step(self, rows: Sequence[Row], loss: Loss) -> StepResult:
         """Makes one optimizer step on rank 0's `rows`, divided among all ranks; the rows of other
         ranks do not count. If memory runs out, repeats the step with a smaller token budget. Raises
-        RestartNeeded if this process cannot repeat the step. Raises TrainingStopped if the budget cannot be
+        RestartNeeded if the step cannot be repeated. Raises TrainingStopped if the budget cannot be
         lowered. Raises StepLeft if `leaves` returns true on any rank. Raises UserError for a loss
         without parts."""
         began = time.monotonic()

@@ -24,7 +24,7 @@ from tests.r3l.training.fakes import explore_group
 
 
 def wait(out: Path, *ports: int) -> None:
-    """Writes OUT/<rank>.log: what a rank hears, first until rank 0 hangs, then until rank 1 does."""
+    """Writes OUT/<rank>.log: what a rank hears until rank 0 hangs, then until rank 1 does."""
     rank = int(os.environ["RANK"])
     logging.basicConfig(level=logging.INFO, filename=out / f"{rank}.log", force=True)
     ranks.WARN_AFTER_S = 1.0

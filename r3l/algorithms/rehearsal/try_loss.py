@@ -35,45 +35,46 @@ def try_loss(algorithm: Algorithm, rows: Sequence[Row]) -> None:
     not add up to the loss of all, or if the loss is another one on a rank that made no rows."""
     some = rows[:: -(-len(rows) // MOST_ROWS)]
     batch = token_batch(some)
-    named = _parts(algorithm, batch)
-    total = _sum(named)
+    parts = _parts(algorithm, batch)
+    total: Tensor = sum(parts.values())
     if not total.requires_grad:
         raise UserError("it has no gradient; compute it from batch.logprobs_BT, not detached")
     total.backward()
     gradient = batch.logprobs_BT.grad
     if gradient is not None and not gradient.isfinite().all():
         raise UserError("its gradient is not finite; bound ratios and divisions")
-    single = [float(_sum(_parts(algorithm, token_batch([row]))).detach()) for row in some]
-    whole, added = float(total.detach()), sum(single)
-    if abs(added - whole) > 1e-3 * sum(map(abs, single)) + 1e-6:
+    computed = [_numbers(parts)]
+    computed += [_numbers(_parts(algorithm, token_batch([row]))) for row in some]
+    whole, *single = (sum(each.values()) for each in computed)
+    if abs(sum(single) - whole) > 1e-3 * sum(map(abs, single)) + 1e-6:
         raise UserError(
-            f"the losses of single rows add up to {added:.4g}, but the loss of all rows is "
+            f"the losses of single rows add up to {sum(single):.4g}, but the loss of all rows is "
             f"{whole:.4g}; add terms with batch.total, since the rows' weights hold every mean"
         )
-    if problem := _problem_elsewhere(algorithm, some, named):
+    if problem := _problem_elsewhere(algorithm, [some, *([row] for row in some)], computed):
         raise UserError(f"{ELSEWHERE} {problem}; put what it reads into the rows")
 
 
 def _problem_elsewhere(
-    algorithm: Algorithm, rows: Sequence[Row], expected: Mapping[str, Tensor]
+    algorithm: Algorithm, several: Sequence[Sequence[Row]], computed: Sequence[Mapping[str, float]]
 ) -> str:
-    """Computes the loss of rows with another object of the same settings, as other ranks than 0 do.
-    Returns how it differs from `expected`, or ""."""
+    """Computes the losses of several micro-batches with another object of the same settings, as
+    other ranks than 0 do. Returns how they differ from the computed ones, or ""."""
     other = type(algorithm).model_validate(algorithm.model_dump())
     try:
-        found = _parts(other, token_batch(rows))
+        found = [_numbers(_parts(other, token_batch(rows))) for rows in several]
     except TimeoutError:
         raise
     except UserError as error:
         return str(error)
     except Exception as error:
         return f"it raised {type(error).__name__}: {str(error)[:200]} ({place(error)})"
-    if found.keys() != expected.keys():
-        return f"its parts are {sorted(found)} instead of {sorted(expected)}"
-    for name in expected:
-        here, there = float(expected[name].detach()), float(found[name].detach())
-        if abs(here - there) > 1e-5 * abs(here) + 1e-6:
-            return f"its part {name!r} is {there:.4g} instead of {here:.4g}"
+    for here, there in zip(computed, found, strict=True):
+        if here.keys() != there.keys():
+            return f"its parts are {sorted(there)} instead of {sorted(here)}"
+        for name in here:
+            if abs(here[name] - there[name]) > 1e-5 * abs(here[name]) + 1e-9:
+                return f"its part {name!r} is {there[name]:.4g} instead of {here[name]:.4g}"
     return ""
 
 
@@ -91,9 +92,8 @@ def _parts(algorithm: Algorithm, batch: TokenBatch) -> Mapping[str, Tensor]:
     return parts
 
 
-def _sum(parts: Mapping[str, Tensor]) -> Tensor:
-    total: Tensor = sum(parts.values())
-    return total
+def _numbers(parts: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(part.detach()) for name, part in parts.items()}
 
 
 def token_batch(rows: Sequence[Row]) -> TokenBatch:
