@@ -94,7 +94,7 @@ class Training:
                     self._skip_step(skipped, version, result)
             self._end(version)
             if self.rank0 and self.rank0.unfit:
-                raise TrainingStopped(self.rank0.unfit, cause="batch_too_large")
+                raise self.rank0.unfit
         finally:
             self.checkpoints.close()
 

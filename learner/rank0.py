@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from buffer import BufferClient, BufferStats, Draw
+from buffer.client.batch_memory import TOO_LARGE
 from buffer.storage.stored_rows import TrainedAttempt
 from learner.checkpoint import RunState
 from learner.evaluation.evaluator import (
@@ -53,7 +54,13 @@ from learner.ranks import still_waiting
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
-from r3l.errors import BufferUnavailable, LimitExceeded, NotFound, UserError
+from r3l.errors import (
+    BufferUnavailable,
+    LimitExceeded,
+    NotFound,
+    TrainingStopped,
+    UserError,
+)
 from r3l.notices import notice, notice_again
 from r3l.records import Group, Task
 from r3l.run.config import RunConfig
@@ -102,7 +109,7 @@ class Rank0:
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
         self.stopped = self.holds_back = False
-        self.unfit = ""  # why no batch fits
+        self.unfit: TrainingStopped | None = None  # why no batch can be drawn
         self.interrupted = False  # by a signal, rather than stopped by the budget
         self.bill = BillKeeper(RunFolder(run), config, gpus=gpus, served=actors)
 
@@ -165,7 +172,7 @@ class Rank0:
 
     def draw(self, version: int) -> Draw | None:
         """Waits for a full batch of groups. Returns None if the run must stop, with `unfit` as the
-        reason if the batch does not fit in memory; its groups can be drawn again."""
+        reason if the batch exceeds a limit, such as the memory; its groups can be drawn again."""
         began, draw = time.monotonic(), None  # without one, the run still ends with a checkpoint
         try:
             draw = self._wait_for_batch(version)
@@ -174,8 +181,12 @@ class Rank0:
                 raise
         except LimitExceeded as error:
             self.client.release_draws("learner")
-            self.unfit = f"step {version + 1}: {error}; lower learner.groups_per_step or add memory"
+            self.unfit = TrainingStopped(f"step {version + 1}: {error}", cause=error.cause)
             self.stopped = True
+            if error.cause == TOO_LARGE:
+                self.counts["unfit_batches"] += 1
+                unfit = float(self.counts["unfit_batches"])
+                self.reporter.scalars(version, {"learner/unfit_batches": unfit})
         self.waited_s = time.monotonic() - began
         return draw
 

@@ -5,21 +5,40 @@ from collections.abc import Sequence
 from buffer.storage.stored_rows import DrawRow
 from buffer.wire.sockets import Frame
 from r3l.errors import LimitExceeded
-from r3l.run.process.memory import free_memory
+from r3l.run.process.memory import all_memory, free_memory
 
 HELD = 4
 """How many times its own bytes a batch takes: decoded, and as rows while they are weighed."""
+TOO_LARGE = "batch_too_large"
+"""Cause of a batch for which there is no memory."""
 
 
 def check_fits(row: DrawRow, records: Sequence[Frame], left: int) -> None:
     """Raises LimitExceeded if the `left` records of a draw, by the mean of those that came, do not
-    fit in memory with them."""
-    came = sum(map(len, records))
+    fit in memory with them. Its last words say what helps."""
+    sizes = [*map(len, records)]
+    came = sum(sizes)
     whole = came * (len(records) + left) // max(len(records), 1)
     free = free_memory()
     if HELD * whole - came > free:
         raise LimitExceeded(
             f"draw {row.draw_id}: {len(row.groups)} groups have about {whole / 1e9:.3g} GB and "
             f"take {HELD} times as much memory; {free / 1e9:.3g} GB are free after "
-            f"{came / 1e9:.3g} GB came"
+            f"{came / 1e9:.3g} GB came; {_remedy(len(row.groups), whole, max(sizes), free + came)}",
+            cause=TOO_LARGE,
         )
+
+
+def _remedy(groups: int, whole: int, largest: int, room: int) -> str:
+    """Returns what would help. `whole` and `largest`: bytes of the batch and of its largest group.
+    `room`: bytes that the batch may take."""
+    used, memory = all_memory() - room, "add memory"
+    if HELD * whole <= all_memory():
+        memory = f"free some of the {used / 1e9:.3g} GB that are in use"
+    fit = room * groups // (HELD * whole)
+    if fit and HELD * largest <= room:
+        return f"lower learner.groups_per_step to {fit}, or {memory}"
+    return (
+        f"not even one group fits: {memory}, or make groups smaller (algorithm.group_size, "
+        "actor.max_model_len)"
+    )

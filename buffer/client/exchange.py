@@ -165,12 +165,13 @@ class Peer:
     def unavailable(self, operation: str, waited_s: float) -> BufferUnavailable:
         """Returns the error of a request without a reply."""
         hint = "" if self.keys else "; check that the buffer runs and needs no keys"
-        hint = self._refusal() or hint
+        hint, refused = self._refusal() or hint, REFUSALS.get(self.refused)
         return BufferUnavailable(
             f"buffer at {self.endpoint}: {self.name} got no reply to {operation} in "
             f"{waited_s:.1f} s{hint}",
             endpoint=self.endpoint,
             waited_s=waited_s,
+            **({"refused": refused} if refused else {}),
         )
 
 

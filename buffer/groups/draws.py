@@ -185,7 +185,8 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
         raise LimitExceeded(
             f"draw of {args.count} groups: a draw may have 1 to {most} groups "
             f"(learner.groups_per_step {work.groups_per_step}, "
-            f"buffer.max_staleness {work.config.max_staleness})",
+            f"buffer.max_staleness {work.config.max_staleness}); draw no more, or start the "
+            "service with the settings of its learner",
             limit=most,
         )
     known = work.index.progress.version

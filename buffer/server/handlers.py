@@ -39,15 +39,19 @@ Result = Record | Answer | R3LError | Read  # a Read is for a reading thread, af
 
 
 WriteHandler = Callable[[UnitOfWork, ReceivedRequest], Record | Answer | Read]
+FullAgo = Callable[[], float | None]
 ENDED = 1024
 """Number of remembered draw requests that got no groups. Late copies get no groups either."""
 
 
 class WriteHandlers:
-    """Holds the writer's handlers, and their state outside the store."""
+    """Holds the writer's handlers, and their state outside the store. `full_ago_s`: how long ago a
+    connection last found no place."""
 
-    def __init__(self, store: Store, refused: Counter[str]) -> None:
-        self._store, self._refused = store, refused
+    def __init__(
+        self, store: Store, refused: Counter[str], full_ago_s: FullAgo = lambda: None
+    ) -> None:
+        self._store, self._refused, self._full_ago_s = store, refused, full_ago_s
         self._actors = stats.ActorReports()
         self._ended: deque[str] = deque(maxlen=ENDED)
         self.table: dict[str, WriteHandler] = {
@@ -119,7 +123,8 @@ class WriteHandlers:
         return read
 
     def _stats(self, work: UnitOfWork, request: ReceivedRequest) -> BufferStats:
-        return stats.collect(work, self._store, self._actors, self._refused)
+        full_ago_s = self._full_ago_s()
+        return stats.collect(work, self._store, self._actors, self._refused, full_ago_s)
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:

@@ -68,7 +68,8 @@ class Replies:
             frames = messages.reply_frames(request.rid, reply, following)
         except RecordError as error:  # in a thread without which the service would end
             name = request.operation.name
-            self.put(request, LimitExceeded(f"{name}: the reply cannot be sent: {error}"))
+            why = f"{name}: the reply cannot be sent: {error}; ask for less"
+            self.put(request, LimitExceeded(why))
             return
         if size := _large(frames):
             self._count(request.client, size)

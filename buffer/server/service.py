@@ -110,7 +110,7 @@ class Service:
         self._checked: list[ReceivedRequest] = []  # for the writer, until it gets them together
         self._to_writer = FairQueue()
         self._readers = {name: Reader(store, self._replies) for name in READ_HANDLERS}
-        self._writer = Writer(store, rules, self._to_writer, self._refused)
+        self._writer = Writer(store, rules, self._to_writer, self._refused, self._access.full_ago_s)
         self._sent_bytes = 0  # of requests that were given to the writer
         self._memory = MemoryLimit(rules.buffer.memory_gib)
         self._router.copy_threshold = LARGE

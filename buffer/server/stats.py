@@ -78,8 +78,13 @@ def _size(actor: str, metrics: Mapping[str, float]) -> int:
 
 
 def collect(
-    work: UnitOfWork, store: Store, actors: ActorReports, refused: Counter[str]
+    work: UnitOfWork,
+    store: Store,
+    actors: ActorReports,
+    refused: Counter[str],
+    full_ago_s: float | None = None,
 ) -> BufferStats:
+    """Returns all metrics. `full_ago_s`: as in BufferStats."""
     index = work.index
     progress, counts = index.progress, index.counts
     errors = dict(refused)
@@ -113,6 +118,7 @@ def collect(
         cpu_s=time.process_time(),
         started=STARTED,
         refused={name: count for name, count in errors.items() if count},
+        full_ago_s=full_ago_s,
     )
 
 

@@ -22,7 +22,7 @@ from buffer.indexes.index import Index
 from buffer.server.archiver import Archiver
 from buffer.server.capacity import Capacity
 from buffer.server.fair_queue import FairQueue
-from buffer.server.handlers import Result, WriteHandlers
+from buffer.server.handlers import FullAgo, Result, WriteHandlers
 from buffer.server.parked_leases import ParkedLeases
 from buffer.storage.archive_files import Archive
 from buffer.storage.store import Store
@@ -42,7 +42,8 @@ Results = list[tuple[ReceivedRequest, Result]]
 
 
 class Writer:
-    """Runs the writer's loop, and keeps its state between transactions."""
+    """Runs the writer's loop, and keeps its state between transactions. `full_ago_s`: as of
+    WriteHandlers."""
 
     def __init__(
         self,
@@ -50,10 +51,11 @@ class Writer:
         rules: Rules,
         queue: FairQueue,
         refused: Counter[str],
+        full_ago_s: FullAgo = lambda: None,
     ) -> None:
         self.store, self.rules, self.queue = store, rules, queue
         self.index = Index.load(store, rules.buffer)
-        self.handlers = WriteHandlers(store, refused)
+        self.handlers = WriteHandlers(store, refused, full_ago_s)
         self.parked = ParkedLeases()
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure

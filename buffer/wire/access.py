@@ -34,7 +34,8 @@ HANDSHAKE_S = 10.0  # for a new connection to finish its handshake
 FREES_S = 1.0  # that libzmq may take to free the memory of a connection
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
-_STATUS = {"unknown_key": UNKNOWN_KEY, "too_many_connections": NO_PLACE}
+FULL = "too_many_connections"
+_STATUS = {"unknown_key": UNKNOWN_KEY, FULL: NO_PLACE}
 
 
 class Access:
@@ -53,6 +54,7 @@ class Access:
         self._updated_at = 0.0
         self._trim_at = 0.0  # when to return freed memory; 0 if there is none
         self._shut_down_at = 0.0  # when a connection was last shut down
+        self._full_at: float | None = None  # when a connection last found no place
         self.refused: Counter[str] = Counter()
         _protect(router, keys)
         self._router = router
@@ -84,6 +86,7 @@ class Access:
             role = self._role(domain, mechanism, credentials)
             cause = self._refusal(role, now)
             self.refused[cause] += bool(cause)
+            self._full_at = now if cause == FULL else self._full_at
             verdict = (b"200", b"OK", role.encode())
             if cause:  # libzmq tells the peer the status alone
                 verdict = b"%d" % _STATUS[cause], cause.encode(), b""
@@ -96,6 +99,11 @@ class Access:
         """Returns True if one of `sockets` is ready or CHECK_S has passed since the last update."""
         due = time.monotonic() >= self._updated_at + CHECK_S
         return due or any(socket in ready for socket in self.sockets)
+
+    def full_ago_s(self) -> float | None:
+        """Returns how many seconds ago a connection last found no place, None if each found one.
+        Any thread may ask."""
+        return None if self._full_at is None else time.monotonic() - self._full_at
 
     def close(self) -> None:
         self._router.disable_monitor()
@@ -123,7 +131,7 @@ class Access:
         if not role:
             return "unknown_key"
         full = len(self._open) > self._limit and self._upper_bound(now) >= self._limit
-        return "too_many_connections" if full else ""
+        return FULL if full else ""
 
     def _upper_bound(self, now: float) -> int:
         """Returns at least the number of open connections that finished a handshake: those older

@@ -36,7 +36,7 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 14
+PROTOCOL = 15
 DAMAGED = "damaged"
 BUSY, WANTED = "busy", "wanted"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection

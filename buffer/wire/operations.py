@@ -321,6 +321,7 @@ class BufferStats(Record):
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow
+    - `full_ago_s`: seconds since a connection last found no place; None if each found one
     - `cpu_s`: CPU seconds of the service; `started`: when it started, seconds since the epoch
     """
 
@@ -359,6 +360,7 @@ class BufferStats(Record):
     archive_failed: dict[str, int] = msgspec.field(default_factory=dict)
     cpu_s: float = 0.0
     started: float = 0.0
+    full_ago_s: float | None = None
 
 
 # ── the table ───────────────────────────────────────────────────────────────────────────────

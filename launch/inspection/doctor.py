@@ -28,6 +28,7 @@ LOST_SHARE = 0.1  # share of the groups or the results
 WAITING = 0.1  # share of the attempts that wait for their environment
 OVERDUE = 5.0  # times the median of a step
 SEEN_S = 10.0  # an actor that is silent for less is not reported
+FULL_S = 300.0  # clients that wait for a place of the buffer try again every second
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,17 @@ def _typed(run: str) -> str:
 def _silence(now: Snapshot) -> Iterator[Finding]:
     logs = f"see {now.run}/logs"
     if now.process("buffer") is not None and now.buffer.reply_s is None:
+        why, _, remedy = now.buffer.error.partition("; ")
         yield _problem(
-            f"the buffer does not answer: {now.buffer.error}",
-            f"{logs}/buffer.log; its disk may be slow",
+            f"the buffer does not answer: {why}",
+            remedy or f"{logs}/buffer.log; its disk may be slow",
         )
-    if turned_away := now.buffer.stats.refused.get("too_many_connections", 0):
+    full_ago_s = now.buffer.stats.full_ago_s
+    if full_ago_s is not None and full_ago_s < FULL_S:
+        times = now.buffer.stats.refused.get("too_many_connections", 0)
         yield _problem(
-            f"the buffer had no place for a client {turned_away} times since it started",
+            f"the buffer had no place for a client {ago(full_ago_s)} ago, and {times} times since "
+            "it started",
             "end clients that are not needed, or raise the limit of open files of its machine "
             "(ulimit -n)",
         )

@@ -293,8 +293,8 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
         ) as client:
             buffer.stats = client.stats()
         buffer.reply_s = time.monotonic() - began
-    except BufferUnavailable:
-        buffer.error = f"no reply for {REPLY_S:g} s"
+    except BufferUnavailable as error:
+        buffer.error = error.facts.get("refused", f"no reply for {REPLY_S:g} s")
     except R3LError as error:
         buffer.error = str(error)
 

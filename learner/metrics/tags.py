@@ -192,6 +192,7 @@ LEARNER = (
     ("wait_s", "s", "waited for a batch"),
     ("idle_share", "share", "of the time of a step with its queries and wait, spent waiting"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
+    ("unfit_batches", "batches", "for which rank 0 has no memory, since the learner started"),
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
     ("hangs", "times", "a learner of this run hung and was ended"),
     ("on_checkpoint_failed", "commands", "of learner.on_checkpoint, since the learner started"),

@@ -214,13 +214,14 @@ class DeepSpeedTrainer(AnyTrainer):
         """Computes this rank's part of rank 0's answers. Returns whether memory ran out."""
         lost = False
         for weights, top in passes:
-            share = self._shared(answers.passes.get((weights, top), ()))
-            for turn, own in enumerate(share):
+            share = self._shared(answers.passes.get((weights, top), ()), longest)
+            for turn, own in enumerate(self._each(share, longest)):
                 self._beat("micro-batch of queries")
                 found = None if lost else self._try_scores(weights, own, top, longest)
                 lost = lost or found is None
-                for rows, each in share.all_found(turn, top, found):
-                    answers.keep(rows, each)
+                with self._exchanged(longest):
+                    for rows, each in share.all_found(turn, top, found):
+                        answers.keep(rows, each)
         return lost
 
     def _try_scores(
@@ -249,9 +250,29 @@ class DeepSpeedTrainer(AnyTrainer):
             scores: Scores = module(micro.nodes, micro.mask_BT, micro.temperatures_B, top)
             return scores
 
-    def _shared(self, rows: Sequence[Row]) -> SharedRows:
-        """Returns this rank's micro-batches of rank 0's rows. Collective."""
-        return SharedRows(rows, self.budget, self.device, shared=self.module.pack != "rows")
+    def _shared(self, rows: Sequence[Row], longest: int) -> SharedRows:
+        """Returns this rank's micro-batches of rank 0's rows. `longest`: length of the longest row.
+        Raises RestartNeeded if memory runs out. Collective."""
+        with self._exchanged(longest):
+            return SharedRows(rows, self.budget, self.device, shared=self.module.pack != "rows")
+
+    def _each(self, share: SharedRows, longest: int) -> Iterator[list[Row]]:
+        """Yields this rank's micro-batches. Raises RestartNeeded if memory runs out while they are
+        sent. Collective."""
+        micro_batches = iter(share)
+        for _ in range(len(share)):
+            with self._exchanged(longest):
+                rows = next(micro_batches)
+            yield rows
+
+    @contextmanager
+    def _exchanged(self, longest: int) -> Iterator[None]:
+        """Raises RestartNeeded if memory runs out in the block, in which other ranks wait for what
+        this one sends. `longest`: length of the longest row."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            self._survive(error, longest, stage=0)
 
     def _beat(self, what: str) -> None:
         """Begins a micro-batch. Raises StepLeft if a rank was asked to end. Collective."""
@@ -304,12 +325,12 @@ class DeepSpeedTrainer(AnyTrainer):
     def _attempt(self, work: _Work) -> Sums:
         """Accumulates the gradients of all micro-batches. Returns sums over all ranks, for metrics.
         If memory runs out, continues with empty, poisoned micro-batches."""
-        mine = self._shared(work.rows)
+        mine = self._shared(work.rows, work.longest)
         sums: Sums = {}
         lost = False
         if self.parts is not None:
             self.parts.sums.clear()
-        for number, own in enumerate(mine):
+        for number, own in enumerate(self._each(mine, work.longest)):
             self._beat(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
             added = None if lost else self._try_micro_batch(own, work)
@@ -341,9 +362,10 @@ class DeepSpeedTrainer(AnyTrainer):
             torch.cuda.empty_cache()
         if self.stage >= stage:
             budget = smaller_budget(self.budget, longest)
+            when = f"under ZeRO stage {self.stage}" if stage else "while ranks exchanged rows"
             raise RestartNeeded(
-                f"out of memory with {self.budget} tokens per micro-batch under ZeRO stage "
-                f"{self.stage}; the learner restarts with {budget} tokens",
+                f"out of memory with {self.budget} tokens per micro-batch {when}; the learner "
+                f"restarts with {budget} tokens",
                 cause="out_of_memory",
                 tokens_per_micro_batch=budget,
             )

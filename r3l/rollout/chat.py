@@ -24,8 +24,8 @@ from r3l.rollout.limits import limited
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
-PROBE_S, PROBE_BYTES = 10.0, 2 << 30
-"""Limits of time and memory for trying out a template, which is code."""
+PROBE_S, PROBE_WALL_S, PROBE_BYTES = 10.0, 300.0, 2 << 30
+"""Limits of CPU time, wall time and memory for trying out a template, which is code."""
 _MARK = "R3L-REPLY"  # a reply in probe conversations
 _NOTE = "R3L-NOTE"  # another message in them
 _ASKED: list[Message] = [{"role": "user", "content": "u"}]
@@ -58,7 +58,7 @@ class ChatFormat:
                 "r3l needs; choose an instruct model or set tokenizer.chat_template"
             )
         try:
-            with limited(PROBE_S, PROBE_BYTES):
+            with limited(PROBE_WALL_S, PROBE_BYTES, cpu_s=PROBE_S):
                 self.end_id, self.end = self._find_end()
                 self._probe(earlier_reasoning)
                 self.special.add_from(self._frame())

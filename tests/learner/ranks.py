@@ -1,13 +1,10 @@
-"""Work on two ranks, in forks of one process that has imported torch and DeepSpeed."""
+"""Work on two ranks, in forks of the process that has imported torch and DeepSpeed for learners."""
 
-import errno
-import gc
 import json
-import multiprocessing
 import os
+import pickle
 import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +14,10 @@ from launch.backends.process_commands import free_port
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.batch import Batch
 from r3l.run.config import load
-from r3l.run.process.torch_exit import end_process
-from tests.learner.fakes import measured, rows_of_rank_0
+from tests.forks import Forked
+from tests.learner.fakes import IMPORTED, measured, rows_of_rank_0
+from tests.learner.one_rank import TAKEN
 from tests.r3l.training.fakes import explored
-
-forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload([__name__])
-
-TAKEN = 98
-"""Exit code of a rank whose port is taken."""
 
 Steps = dict[str, list[dict[str, float]]]
 
@@ -33,46 +25,41 @@ Steps = dict[str, list[dict[str, float]]]
 def on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
     """Calls a function of a module on two ranks. Takes another port if the first one is taken
     meanwhile. A rank that fails ends the other one."""
-    codes = [TAKEN]
+    codes: list[int | None] = [TAKEN]
     for _ in range(3):
         if TAKEN in codes:
             codes = _two_ranks(work, arguments, free_port())
     assert codes == [0, 0], "see what the ranks printed"
 
 
-def _two_ranks(work: Callable[..., None], arguments: tuple[Any, ...], port: int) -> list[Any]:
-    """Returns the exit codes of two ranks."""
+def _two_ranks(
+    work: Callable[..., None], arguments: tuple[Any, ...], port: int
+) -> list[int | None]:
+    """Returns the exit codes of two ranks, None if one was still running."""
+    call = pickle.dumps((work, arguments)).hex()
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [
-        forks.Process(target=_rank, args=(rank, port, work, arguments), daemon=True)
+        Forked(
+            "tests.learner.one_rank",
+            [call],
+            imported=IMPORTED,
+            stdout=1,
+            stderr=2,
+            env=given | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(2)
     ]
     end = time.monotonic() + 500
     try:
-        for rank in ranks:
-            rank.start()
-        while any(rank.is_alive() for rank in ranks) and time.monotonic() < end:
-            wait([rank.sentinel for rank in ranks if rank.is_alive()], 1.0)
-            if any(rank.exitcode for rank in ranks):
+        while None in (codes := [rank.poll() for rank in ranks]):
+            if any(codes) or time.monotonic() > end:
                 break
-        return [rank.exitcode for rank in ranks]
+            time.sleep(0.02)
+        return codes
     finally:
         for rank in ranks:
             rank.kill()
-
-
-def _rank(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in given.items()}
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    torch.set_num_threads(1)
-    gc.freeze()  # what was imported: DeepSpeed collects garbage often
-    try:
-        work(*arguments)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        end_process(TAKEN)
-    end_process(0)
+            rank.wait()
 
 
 def three_steps(model: Path, algorithms: str, *variants: str) -> Steps:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from buffer import BufferStats, Draw
+from buffer.client.batch_memory import TOO_LARGE
 from buffer.storage.stored_rows import DrawRow, Status
 from learner import loop, rank0
 from learner.checkpoint import RunState
@@ -190,18 +191,31 @@ def test_a_batch_that_does_not_fit_is_released_and_ends_the_run_with_the_sum(
     rank: Rank0, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(*asked: Any, **more: Any) -> None:
-        raise LimitExceeded("draw 7: 4 groups have about 4 GB")
+        raise LimitExceeded("draw 7: 4 groups have about 4 GB; free memory", cause=TOO_LARGE)
 
     client: Any = rank.client
     client.draw, client.release_draws = too_large, lambda who: calls.append(f"release {who}")
-    training = part(rank)
+    training, counted = part(rank), list[dict[str, float]]()
+    monkeypatch.setattr(rank.reporter, "scalars", lambda version, tags: counted.append(tags))
     monkeypatch.setattr(Training, "_begin", lambda self, version: None)
     monkeypatch.setattr(Training, "_end", lambda self, version: calls.append(f"end {version}"))
-    with pytest.raises(
-        TrainingStopped, match=r"step 1: draw 7: .* 4 GB; lower learner\.groups_per"
-    ):
+    with pytest.raises(TrainingStopped, match=r"^step 1: draw 7: .* 4 GB; free memory$") as caught:
         training.execute()
     assert calls == ["release learner", "end 0"] and rank.stopped
+    assert counted == [{"learner/unfit_batches": 1.0}] and caught.value.cause == TOO_LARGE
+
+
+def test_a_draw_that_is_refused_for_another_limit_ends_the_run_with_its_own_advice(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*asked: Any, **more: Any) -> None:
+        raise LimitExceeded("'learner' already holds 9 groups; release its draws first")
+
+    client: Any = rank.client
+    client.draw, client.release_draws = refused, lambda who: None
+    assert rank.draw(4) is None and rank.stopped
+    assert str(rank.unfit) == "step 5: 'learner' already holds 9 groups; release its draws first"
+    assert not rank.counts["unfit_batches"]
 
 
 def test_a_learner_that_waits_ends_once_its_weights_cannot_be_published(

@@ -12,6 +12,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.losses import TokenBatch
 from r3l.algorithms.rows import Row
 from r3l.errors import UserError
+from r3l.rollout.env_calls import place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 OF_LOSSES = ("loss", "policy_loss", "token_loss", "clipped_ratio", "corrected", "kl")
 """The methods that compute a loss."""
 MOST_ROWS = 24
+ELSEWHERE = "on ranks other than 0, which never call `rows`,"
 
 
 def changes_the_loss(kind: type[Algorithm]) -> bool:
@@ -29,28 +31,55 @@ def changes_the_loss(kind: type[Algorithm]) -> bool:
 
 def try_loss(algorithm: Algorithm, rows: Sequence[Row]) -> None:
     """Computes the loss and the gradient of some rows, together and one by one. Raises UserError if
-    a part is no finite number, if no gradient reaches the model, or if the losses of single rows do
-    not add up to the loss of all."""
+    a part is no finite number, if no gradient reaches the model, if the losses of single rows do
+    not add up to the loss of all, or if the loss is another one on a rank that made no rows."""
     some = rows[:: -(-len(rows) // MOST_ROWS)]
     batch = token_batch(some)
-    total = _total(algorithm, batch)
+    parts = _parts(algorithm, batch)
+    total: Tensor = sum(parts.values())
     if not total.requires_grad:
         raise UserError("it has no gradient; compute it from batch.logprobs_BT, not detached")
     total.backward()
     gradient = batch.logprobs_BT.grad
     if gradient is not None and not gradient.isfinite().all():
         raise UserError("its gradient is not finite; bound ratios and divisions")
-    parts = [float(_total(algorithm, token_batch([row])).detach()) for row in some]
-    whole, added = float(total.detach()), sum(parts)
-    if abs(added - whole) > 1e-3 * sum(map(abs, parts)) + 1e-6:
+    computed = [_numbers(parts)]
+    computed += [_numbers(_parts(algorithm, token_batch([row]))) for row in some]
+    whole, *single = (sum(each.values()) for each in computed)
+    if abs(sum(single) - whole) > 1e-3 * sum(map(abs, single)) + 1e-6:
         raise UserError(
-            f"the losses of single rows add up to {added:.4g}, but the loss of all rows is "
+            f"the losses of single rows add up to {sum(single):.4g}, but the loss of all rows is "
             f"{whole:.4g}; add terms with batch.total, since the rows' weights hold every mean"
         )
+    if problem := _problem_elsewhere(algorithm, [some, *([row] for row in some)], computed):
+        raise UserError(f"{ELSEWHERE} {problem}; put what it reads into the rows")
 
 
-def _total(algorithm: Algorithm, batch: TokenBatch) -> Tensor:
-    """Returns the sum of an algorithm's parts. Raises UserError unless they are finite numbers."""
+def _problem_elsewhere(
+    algorithm: Algorithm, several: Sequence[Sequence[Row]], computed: Sequence[Mapping[str, float]]
+) -> str:
+    """Computes the losses of several micro-batches with another object of the same settings, as
+    other ranks than 0 do. Returns how they differ from the computed ones, or ""."""
+    other = type(algorithm).model_validate(algorithm.model_dump())
+    try:
+        found = [_numbers(_parts(other, token_batch(rows))) for rows in several]
+    except TimeoutError:
+        raise
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        return f"it raised {type(error).__name__}: {str(error)[:200]} ({place(error)})"
+    for here, there in zip(computed, found, strict=True):
+        if here.keys() != there.keys():
+            return f"its parts are {sorted(there)} instead of {sorted(here)}"
+        for name in here:
+            if abs(here[name] - there[name]) > 1e-5 * abs(here[name]) + 1e-9:
+                return f"its part {name!r} is {there[name]:.4g} instead of {here[name]:.4g}"
+    return ""
+
+
+def _parts(algorithm: Algorithm, batch: TokenBatch) -> Mapping[str, Tensor]:
+    """Returns an algorithm's parts. Raises UserError unless they are finite numbers."""
     parts: Any = algorithm.loss(batch)
     rule = "return named parts, each a tensor of one number: {'policy': batch.total(terms_BT)}"
     if not isinstance(parts, Mapping) or not parts:
@@ -60,8 +89,11 @@ def _total(algorithm: Algorithm, batch: TokenBatch) -> Tensor:
             raise UserError(f"it returned {part!r:.100} as its part {name!r}; {rule}")
         if not part.isfinite():
             raise UserError(f"its part {name!r} is {part.item():g}; bound ratios and divisions")
-    total: Tensor = sum(parts.values())
-    return total
+    return parts
+
+
+def _numbers(parts: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(part.detach()) for name, part in parts.items()}
 
 
 def token_batch(rows: Sequence[Row]) -> TokenBatch:

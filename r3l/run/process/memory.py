@@ -79,6 +79,16 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
     return max(free, 0)
 
 
+def all_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Returns how many bytes this process and those beside it may have together: the machine's
+    memory, or the tightest limit of the control groups."""
+    most: int = psutil.virtual_memory().total
+    for group, (limit, *_) in product(_groups(root, membership), MEMORY_FILES):
+        with suppress(OSError, ValueError):
+            most = min(most, int((group / limit).read_text()))
+    return most
+
+
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of all control groups that may limit this process's memory. In a
     container, some folders may exist only on the host."""

@@ -23,14 +23,16 @@ def test_a_client_beyond_the_limit_is_refused_until_a_place_is_free(serve):
     served = serve(change=MOST.format(4))
     clients = [BufferClient(served.endpoint) for _ in range(4)]
     for client in clients:
-        client.stats()
+        assert client.stats().full_ago_s is None
     with BufferClient(served.endpoint, timeout_s=1.0) as late:
-        with pytest.raises(BufferUnavailable, match="has no place for another client; end one"):
+        with pytest.raises(BufferUnavailable, match="has no place for another client; end") as lost:
             late.stats()
+        assert lost.value.facts["refused"].startswith("it has no place for another client")
         until(lambda: clients[0].stats().refused.get("too_many_connections", 0) >= 1)
         clients[3].close()
         late.timeout_s = 30
-        assert late.stats().puts == 0
+        found = late.stats()
+        assert found.puts == 0 and found.full_ago_s is not None
     for client in clients[:3]:
         client.close()
 

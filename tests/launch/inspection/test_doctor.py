@@ -5,6 +5,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from buffer.client.exchange import REFUSALS
+from buffer.wire.sockets import NO_PLACE
 from launch.cli import main
 from launch.inspection.agent_training import Alarm
 from launch.inspection.doctor import findings
@@ -35,6 +37,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"processes": ALL[:1]}, "learner is not running", "logs/learner.log"),
         ({"buffer": buffer(reply_s=None, error="no reply for 5 s")},
          " not answer: no reply for 5 s", "its disk may be slow"),
+        ({"buffer": buffer(reply_s=None, error=REFUSALS[NO_PLACE])},
+         " not answer: it has no place for another client", "end one that is not needed"),
         ({"actors": [ActorState("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
          "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),

@@ -1,5 +1,7 @@
 """Many actors on one screen: counts, and the worst few by name. Snapshots made by hand."""
 
+import pytest
+
 from launch.inspection.doctor import findings
 from launch.inspection.many_actors import MANY, SAMPLE, WORST, is_many, such_as, worst
 from launch.inspection.snapshot import ActorState, Snapshot
@@ -74,9 +76,15 @@ def test_a_few_of_many_actors_are_findings_of_their_own() -> None:
 
 
 def test_clients_that_the_buffer_had_no_place_for_are_a_problem() -> None:
-    (found,) = findings(healthy(buffer=buffer(refused={"too_many_connections": 7})))
-    assert found.problem and "no place for a client 7 times" in found.what
+    refused = {"too_many_connections": 7}
+    (found,) = findings(healthy(buffer=buffer(refused=refused, full_ago_s=90.0)))
+    assert found.problem and "no place for a client 1.5 min ago, and 7 times" in found.what
     assert "ulimit -n" in found.remedy
+
+
+@pytest.mark.parametrize("since", [{}, {"full_ago_s": 301.0}])
+def test_that_there_was_no_place_is_no_problem_once_nobody_waits_for_one(since) -> None:
+    assert findings(healthy(buffer=buffer(refused={"too_many_connections": 7}, **since))) == []
 
 
 def test_names_are_a_sample() -> None:

@@ -12,6 +12,7 @@ from launch.inspection import snapshot
 from launch.inspection.doctor import findings
 from launch.inspection.snapshot import forecast, last_errors, processes_of, take
 from launch.inspection.status import lines
+from r3l.errors import BufferUnavailable
 from r3l.records import GroupPlan, Task
 from r3l.run import config as configuration
 from r3l.run.bill import Usage
@@ -81,6 +82,26 @@ def test_a_stopped_service_is_seen_and_named(live, monkeypatch):
     said = [one.what for one in findings(now)]
     assert f"buffer (process {served.process.pid}) is stopped" in said
     assert any(what.endswith(" not answer: no reply for 1 s") for what in said)
+
+
+class Full:
+    """A client for which the service has no place."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        raise BufferUnavailable("no reply to stats", refused="it has no place for another client")
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_a_service_without_a_place_for_this_command_says_so(monkeypatch):
+    monkeypatch.setattr(snapshot, "BufferClient", Full)
+    found = snapshot.Buffer()
+    snapshot.ask(found, ProcessStatus("ready", "tcp://127.0.0.1:1"), "")
+    assert (found.reply_s, found.error) == (None, "it has no place for another client")
 
 
 def test_the_heartbeat_of_an_earlier_learner_says_nothing(ended, monkeypatch):

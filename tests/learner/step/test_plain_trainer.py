@@ -1,6 +1,7 @@
 """DeepSpeed's trainer beside the plain one: equal losses, gradients, weights and answers."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from r3l.errors import RestartNeeded, UserError
+from learner.step.shared_rows import SharedRows
+from r3l.algorithms.batch import Batch
+from r3l.errors import RestartNeeded, TrainingStopped, UserError
 from r3l.training.micro_batch import MicroBatch
 from r3l.training.trainer import Trainer
+from tests.learner.fakes import rows_of_rank_0
 from tests.learner.ranks import on_two_ranks
 from tests.learner.step import asked
-from tests.r3l.training.fakes import tiny_folder
+from tests.r3l.training.fakes import explored, tiny_folder
 
 SAME = ("loss", "loss_policy", "loss_sft", "kl_reference", "grad_norm", "entropy", "behaviour_kl")
 PARTS = ("grad_norm_policy", "grad_norm_kl", "grad_norm_sft")
@@ -137,3 +141,25 @@ def test_under_zero_stage_3_the_learner_restarts_if_queries_run_out_of_memory(mo
     forgetful(trainer, 70)
     with pytest.raises(RestartNeeded, match="under ZeRO stage 3; the learner restarts with 64"):
         trainer.answers(asked.queries("current"))
+
+
+@pytest.mark.parametrize("named", ["_of_turn", "__init__", "all_found"])
+def test_memory_that_runs_out_between_ranks_restarts_the_learner_with_a_smaller_budget(
+    model: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    trainer = asked.trainer_with(model)
+    rows = rows_of_rank_0(trainer, asked.ALGORITHM, Batch(explored()))
+    monkeypatch.setattr(SharedRows, named, full)
+    exchanges: list[Callable[[], Any]] = [lambda: trainer.answers(asked.queries("current"))]
+    if named != "all_found":
+        exchanges.append(lambda: trainer.step(rows, asked.ALGORITHM.loss))
+    for exchange in exchanges:
+        with pytest.raises(RestartNeeded, match=r"exchanged rows; .* with 64") as caught:
+            exchange()
+        assert caught.value.facts["tokens_per_micro_batch"] == 64
+    trainer.budget = 1
+    with pytest.raises(TrainingStopped, match="out of memory at the smallest micro-batch: 1 token"):
+        exchanges[-1]()

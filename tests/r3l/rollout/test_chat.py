@@ -1,6 +1,7 @@
 """The increments of a growing conversation are what the chat template itself would write."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -255,7 +256,7 @@ DOUBLING = (
 
 @pytest.mark.parametrize(
     ("template", "seconds", "why"),
-    [(LOOPING, 0.5, "took more than"), (DOUBLING, 60.0, "Memory")],
+    [(LOOPING, 0.5, "took more than 0.5 s of CPU time"), (DOUBLING, 60.0, "Memory")],
     ids=["looping", "doubling"],
 )
 def test_a_template_that_does_not_end_is_refused(
@@ -265,3 +266,18 @@ def test_a_template_that_does_not_end_is_refused(
     monkeypatch.setattr("r3l.rollout.chat.PROBE_BYTES", 1 << 28)
     with pytest.raises(UserError, match=f"{why}.*chat_template"):
         ChatFormat(tokenizer_for(template, specials=SPECIALS[CHATML]))
+
+
+def test_a_template_that_waits_for_a_busy_machine_is_tried_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("r3l.rollout.chat.PROBE_S", 2.0)
+    tokenizer, waits = tokenizer_for(CHATML), [2.5]
+    apply = tokenizer.apply_chat_template
+
+    def apply_late(*messages: Any, **more: Any) -> Any:
+        time.sleep(waits.pop() if waits else 0.0)
+        return apply(*messages, **more)
+
+    tokenizer.apply_chat_template = apply_late
+    assert ChatFormat(tokenizer).end == "<|im_end|>" and not waits

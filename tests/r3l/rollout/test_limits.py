@@ -20,6 +20,19 @@ def test_code_that_takes_too_long_or_too_much_is_stopped_and_the_limits_end_with
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
+def test_code_that_only_waits_takes_no_cpu_time_but_wall_time() -> None:
+    with limited(60, 1 << 30, cpu_s=0.1):
+        time.sleep(0.5)
+    with (
+        pytest.raises(TimeoutError, match=r"took more than 0\.1 s of CPU time"),
+        limited(60, 1 << 30, cpu_s=0.1),
+    ):
+        while True:
+            pass
+    with pytest.raises(TimeoutError, match=r"took more than 0\.5 s$"), limited(0.5, 1 << 30, 0.2):
+        time.sleep(60)
+
+
 def test_another_thread_has_a_limit_of_memory_alone() -> None:
     ended = []
 

@@ -339,6 +339,24 @@ BAD = {
         "def loss(self, batch): return {'policy': (batch.logprobs_BT * batch.mask_BT).mean()}",
         "loss: the losses of single rows add up to ",
     ),
+    "a loss that differs on a rank that made no rows": (
+        "_factor: float = 0.5\n"
+        "def rows(self, batch):\n"
+        "    self._factor = 2.0\n"
+        "    return super().rows(batch)\n"
+        "def loss(self, batch): return {'policy': self._factor * super().loss(batch)['policy']}",
+        "loss: on ranks other than 0, which never call `rows`, its part 'policy' is ",
+    ),
+    "a loss that cannot be computed on a rank that made no rows": (
+        "_factors: list = []\n"
+        "def rows(self, batch):\n"
+        "    self._factors.append(2.0)\n"
+        "    return super().rows(batch)\n"
+        "def token_loss(self, batch):\n"
+        "    term, measured = super().token_loss(batch)\n"
+        "    return self._factors[0] * term, measured",
+        "loss: on ranks other than 0, which never call `rows`, it raised IndexError: list index ",
+    ),
     "metrics of another section": (
         'def metrics(self, groups): return {"learner/speed": 1.0}',
         "metrics: measures 'learner/speed'; a name begins with group/",

@@ -76,6 +76,35 @@ def test_a_mean_over_the_micro_batch_is_told():
         try_loss(Mean(), [row(), row()])
 
 
+class Keeps(Algorithm):
+    """An algorithm whose loss reads what `keep` left in the object."""
+
+    _kept: str = ""
+
+    def keep(self, what):
+        self._kept = what
+        return self
+
+    def loss(self, batch):
+        policy = super().loss(batch)["policy"]
+        return {"policy": policy * (2 if self._kept == "a factor" else 1)} | (
+            {"more": policy} if self._kept == "a part" else {}
+        )
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ("a factor", r"its part 'policy' is (\S+) instead of \S+; put what it reads into the rows"),
+        ("a part", r"its parts are \['policy'\] instead of \['more', 'policy'\]; put what it"),
+    ],
+)
+def test_what_another_rank_does_not_have_is_told(kept, said):
+    try_loss(Keeps(), [row(), row()])
+    with pytest.raises(UserError, match=f"^on ranks other than 0, which never call `rows`, {said}"):
+        try_loss(Keeps().keep(kept), [row(), row()])
+
+
 def test_rows_of_which_one_alone_has_no_gradient_pass():
     class OfPairs(Algorithm):
         def loss(self, batch):

@@ -9,6 +9,7 @@ import pytest
 
 from r3l.run.process.memory import (
     STEADY_MEMORY,
+    all_memory,
     free_memory,
     oom_kills,
     private_bytes,
@@ -131,8 +132,10 @@ def test_free_memory_is_that_of_the_tightest_control_group(
     (group / used).write_text("500000")
     (group / "memory.stat").write_text(f"anon 400000\n{cache} 100000\n")
     assert free_memory(tmp_path, membership) == 500_000
+    assert all_memory(tmp_path, membership) == 900_000
     (group / limit).write_text("max\n" if version == 2 else str((1 << 63) - 4096))
     assert free_memory(tmp_path, membership) > 1 << 20
+    assert all_memory(tmp_path, membership) >= machine
 
 
 def test_the_kernel_counts_the_processes_that_it_killed() -> None:
