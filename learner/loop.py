@@ -137,7 +137,7 @@ class Training:
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Gathers the weights and begins to publish them, once the version before is published.
+        """Gathers the weights and begins to publish them, once the previous version is published.
         Collective. Returns metrics on rank 0, an empty dict on every other rank."""
         self._on_rank_0(Rank0.finish_publication)
         weights, shapes = self.trainer.published()

@@ -340,8 +340,8 @@ class Rank0:
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
         """Copies weights and begins to publish them. Call `finish_publication` first. Returns
-        metrics, those of comparing and compressing of the previous version. Does nothing if the run
-        was stopped during the evaluation of version 0."""
+        metrics; those of comparing and compressing are of the previous version. Does nothing if the
+        run was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

@@ -262,7 +262,7 @@ class AgentEnvironment:
 
     def _check_replayed(self, made: Trajectory) -> None:
         """Raises ReplayDiverged if a retry from the tape differs from its base attempt. Otherwise
-        ends the rows of failed replays and restores."""
+        restarts the counts of failed replays and restores in a row."""
         if self.retry and self.session.tape:
             self.gateway.replays.check(made, self.retry)
         if self.restored:

@@ -14,9 +14,9 @@ from actors.dialects.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
 MOST_PARTS = 1024
-"""Values inside one message."""
+"""The most values inside one message."""
 PIECE = 256
-"""Values of /v1/responses that are validated at once: each wrong one gets dozens of errors."""
+"""How many values of /v1/responses are validated at once. Each wrong one gets dozens of errors."""
 
 
 @dataclass(frozen=True)

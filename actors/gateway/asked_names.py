@@ -14,7 +14,7 @@ from actors.gateway.session import Session
 from r3l.notices import notice
 
 MOST_NAMES, LONGEST = 16, 64
-"""How many names an actor counts one by one, and their characters."""
+"""How many names an actor counts one by one, and the most characters of a name."""
 OTHERS = "others"
 """Counts all further names."""
 
@@ -28,7 +28,7 @@ class AskedNames:
 
     def note(self, session: Session, name: str) -> None:
         """Counts a call. `name`: MODEL or UNTRAINED if that is decided. Says once if an agent asks
-        for a second name of which nothing is decided."""
+        for a second name and nothing decides what it means."""
         name = self._counted(name)
         session.metrics.asked[name] += 1
         if name == UNTRAINED or name in session.names:

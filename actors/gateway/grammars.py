@@ -88,7 +88,7 @@ def _shape(request: AgentRequest) -> Format | None:
 
 
 def _check(schema: Mapping[str, Any] | None) -> None:
-    """Raises UserError for a schema that xgrammar would take and not follow."""
+    """Raises UserError for a schema that xgrammar would accept but not follow."""
     from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
     if schema is not None and has_xgrammar_unsupported_json_features(schema):

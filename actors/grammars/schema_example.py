@@ -164,7 +164,7 @@ class _Maker:
 
 
 def _both(name: str, one: Any, other: Any) -> Any:
-    """Returns what a keyword says if two schemas that hold together have it."""
+    """Merges the values that a keyword has in two schemas, both of which must hold."""
     if name == "properties":
         shared = {own: {"allOf": [one[own], other[own]]} for own in one.keys() & other.keys()}
         return one | other | shared
@@ -178,7 +178,7 @@ def _both(name: str, one: Any, other: Any) -> Any:
 
 
 def _likely(flat: dict[str, Any]) -> str:
-    """Returns the type that a schema without one is about."""
+    """Returns the type that a schema without `type` describes."""
     if {"properties", "required", "minProperties"} & flat.keys():
         return "object"
     if {"items", "prefixItems", "minItems"} & flat.keys():

@@ -40,7 +40,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
-    """Returns the results of attempts. Numbers them if they are several, all of slot 0. Raises
+    """Returns the results of attempts. Numbers them if there are several, all with slot 0. Raises
     RecordError for anything else."""
     if not isinstance(attempts, Sequence):
         raise RecordError(
@@ -115,7 +115,7 @@ class Calls:
     ) -> Call[Lease | Wait]:
         """Asks for a group to explore. `plan`: of a new training group; by default, the run's
         algorithm plans it. An evaluation group has one slot. `metrics`: numbers for `stats`.
-        `wait_s`: for so many seconds, at most 30, the service may keep the request until there is
+        `wait_s`: how many seconds, at most 30, the service may keep the request until there is
         work."""
         request = operations.AcquireLease(actor, version, plan, metrics or {}, wait_s)
         return Call(request, as_lease, held_s=wait_s)
@@ -261,8 +261,8 @@ class Calls:
         before: str = "",
     ) -> Call[list[Group]]:
         """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups.
-        `before`: only groups that are older than this one. The groups come in parts, each as the
-        store is when it is read."""
+        `before`: only groups that are older than this one. The groups come in parts. Each part
+        shows the store at the time when the part is read."""
         return query_call(operations.QueryGroups(purpose, tag, state, limit, before), [])
 
     ledger = sends(operations.GetLedger)
@@ -270,8 +270,8 @@ class Calls:
     @operation
     def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
         """Returns groups in the order of `group_ids`. An unfinished group has what it got so far.
-        Raises NotFound if a group was evicted or never made. The groups come in parts, each as the
-        store is when it is read."""
+        Raises NotFound if a group was evicted or never made. The groups come in parts. Each part
+        shows the store at the time when the part is read."""
         return get_call(group_ids, [])
 
     stats = sends(operations.GetStats)

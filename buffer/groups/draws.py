@@ -28,7 +28,7 @@ from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
 MANY = 0.1
-"""The user is told once at least this share of the groups has expired as stale."""
+"""From this share of stale groups on, the user gets a notice."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 
@@ -253,7 +253,7 @@ def _pick(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
 
 
 def _drop_damaged(work: UnitOfWork, rows: Sequence[GroupRow]) -> bool:
-    """Drops those of the groups whose record is damaged. Returns whether there are any."""
+    """Drops those of the groups whose record is damaged. Returns whether there were any."""
     damaged = [row for row in rows if not work.txn.record_is_sound(row)]
     for row in damaged:
         if row.state == "complete":

@@ -151,8 +151,8 @@ def _link(txn: Txn, key: bytes) -> ProgressLink | None:
 
 
 def _place(txn: Txn, keys: Sequence[bytes], args: operations.PutPartial) -> tuple[int, int]:
-    """Returns the number of the link that a request adds, and the bytes of those before it. Links
-    from this number on, whose acknowledgements were lost, are contained in what it adds."""
+    """Returns the number of the link that a request adds, and the bytes of those before it. What it
+    adds contains the links from this number on, whose acknowledgements were lost."""
     for number in range(len(keys), 0, -1):
         link = _link(txn, keys[number - 1])
         if link is not None and link.digest == args.since:

@@ -37,8 +37,8 @@ DEEPEST = 8  # values inside each other that are watched
 LIMIT_S = 10.0  # seconds that a user's pick may take, with the look at what it changed
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 UNWATCHED = (ModuleType, logging.Filterer, logging.LoggerAdapter)
-"""What changes by itself when it is used, such as a logger's cache of levels. A restart loses none
-of it. `Filterer` is the base of loggers and of their handlers."""
+"""Types of values that change by themselves when they are used, such as a logger with its cache of
+levels. A restart loses nothing of them. `Filterer` is the base of loggers and of their handlers."""
 
 
 class LiveSampler:

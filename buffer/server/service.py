@@ -269,7 +269,7 @@ class Service:
                 self._give_back(reply)
 
     def _answered(self, client: bytes) -> None:
-        """Counts one request less that this client waits for."""
+        """Counts one request fewer that this client waits for."""
         self._waiting[client] -= 1
         if self._waiting[client] <= 0:
             del self._waiting[client]

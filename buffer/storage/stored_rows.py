@@ -92,7 +92,7 @@ class GroupRow(Record):
 
     @property
     def base_rewards(self) -> list[float]:
-        """The rewards of the attempts that retry no other one."""
+        """The rewards of the attempts that are not retries."""
         return [reward for _, of, reward in self.attempts if of < 0]
 
     @property

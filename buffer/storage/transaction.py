@@ -81,7 +81,7 @@ class Txn(Tables):
         self.put("sys", b"progress", codec.encode(progress))
 
     def regrades(self) -> tuple[Regrade, ...]:
-        """Returns how the store's rewards were replaced, the last time last."""
+        """Returns how the store's rewards were replaced, the latest time last."""
         return (self.read("sys", b"regraded", Regrades) or Regrades()).done
 
     def put_regrades(self, regrades: Sequence[Regrade]) -> None:
@@ -205,8 +205,8 @@ class Txn(Tables):
         state: GroupState | None,
         before: str = "",
     ) -> Iterator[str]:
-        """Yields the ids of the groups among which are those with this purpose, tag and state,
-        newest first, from the list that is likely the shortest. `before`: only older ones."""
+        """Yields ids of groups, newest first, from the list that is likely the shortest. All groups
+        with this purpose, tag and state are among them. `before`: only older groups."""
         purposes = PURPOSES if purpose is None else (purpose,)
         if tag:
             table, prefixes = "tag", [tag_prefix(each, tag) for each in purposes]

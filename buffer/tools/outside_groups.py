@@ -33,7 +33,7 @@ OWN = frozenset({"task", "attempts", "source", "kind"})
 ATTEMPT = frozenset({"token_ids", "spans", "reward", "logprobs", "actions", "observations",
                      "system", "temperature", "finish", "feedback"})  # fmt: skip
 MESSAGES = frozenset({"messages", "reward"})
-"""What an attempt has that is given as messages: the chat of the model makes the rest."""
+"""The fields of an attempt that is given as messages. The model's chat format makes the others."""
 
 
 @dataclass(frozen=True)

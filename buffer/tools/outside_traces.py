@@ -70,7 +70,7 @@ def _named(session: Session) -> Iterator[None]:
 
 
 def _unfit(session: Session) -> str:
-    """Returns why a session is no stored attempt, or ""."""
+    """Returns why a session cannot become a stored attempt, or ""."""
     header = session.header
     if header.get("purpose", "train") != "train":
         return "evaluation"
@@ -92,8 +92,8 @@ def _unfit(session: Session) -> str:
 
 
 def _with_bases(sessions: Sequence[Session]) -> list[Session]:
-    """Returns a group's sessions without the retries whose attempt is not there, or has its slot
-    twice."""
+    """Returns a group's sessions, without the retries of an attempt that is missing, or whose slot
+    occurs twice."""
     slots, known = Counter(map(_slot, sessions)), set[int]()
 
     def fits(session: Session) -> bool:

@@ -61,8 +61,8 @@ class AddTasks(Request[int]):
 
 class AcquireLease(Request["Lease | Wait"]):
     """Asks for a group to explore. `plan`: of a new training group; by default, the run's algorithm
-    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`. `wait_s`: for so
-    many seconds the service may keep the request until there is work."""
+    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`. `wait_s`: how many
+    seconds the service may keep the request until there is work."""
 
     actor: str
     version: Integer
@@ -238,7 +238,7 @@ class Lease(Record):
 
 class Wait(Record):
     """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again.
-    `for_weights`: the actor lacks newer weights, so that no work helps."""
+    `for_weights`: the actor needs newer weights before any work can help."""
 
     reason: str
     retry_s: float

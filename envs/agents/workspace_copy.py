@@ -246,7 +246,7 @@ def _same_folder(work: str, identity: Sequence[int] = ()) -> Iterator[int]:
 
 @contextmanager
 def _folder_at(root: int, name: str) -> Iterator[int]:
-    """Opens a folder below an open one. Each folder on the way must be one, and no link."""
+    """Opens a folder below an open one. Each folder on the way must be a folder and not a link."""
     inner = os.O_DIRECTORY | os.O_NOFOLLOW
     *way, last = name.split("/") if name else ["."]
     folder = os.dup(root)

@@ -103,8 +103,9 @@ async def panel_of(
 async def _digest(
     task: Task, make_env: Callable[[], Environment | AgentRunner], *, with_answers: bool
 ) -> str:
-    """Returns a digest of all that a policy is told about a task before its first response. For an
-    agent, which alone knows its prompts, of the task. Returns "" if the environment fails."""
+    """Returns a digest of all that a policy reads about a task before its first response. For an
+    agent, which alone knows its prompts, returns a digest of the task. Returns "" if the
+    environment fails."""
     try:
         env: Environment | AgentRunner = await guarded(make_env)
         try:
@@ -131,7 +132,7 @@ async def _first(task: Task, env: Environment) -> str:
 
 
 def _rules(spec: EnvSpec) -> list[Any]:
-    """Returns what of an environment's description changes its results."""
+    """Returns the part of an environment's description on which its results depend."""
     return [spec.system_prompt, spec.max_steps, spec.max_response_tokens, spec.success_threshold,
             list(spec.stop)]  # fmt: skip
 

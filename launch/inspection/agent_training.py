@@ -1,5 +1,5 @@
-"""Says which replies of agents are trained, and raises an alarm if most are not, or if nobody has
-said what the second name of a model is.
+"""Says which replies of agents are trained, and raises an alarm if most are not, or if no setting
+says what a second model name means.
 
     actors' counts ─► agent/… of a step ─► the step's line, status, alarms of console and doctor
 """

@@ -67,8 +67,8 @@ def doctor(name: str, regrade: int | None) -> None:
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """Returns all findings, problems first. Says nothing on the pace while a reason stands why the
-    run learns little."""
+    """Returns all findings, problems first. Says nothing about the pace while there is a reason why
+    the run learns little."""
     results = [
         *_processes(now), *_silence(now), *_store(now), *_losses(now), *_overdue(now),
         *_learning(now), *_agents(now), *_reward(now),
@@ -268,8 +268,9 @@ def _overdue(now: Snapshot) -> Iterator[Finding]:
 
 
 def _together(actors: Sequence[ActorState]) -> Iterator[tuple[str, ActorState, str]]:
-    """Yields who a finding is about, the first actor of it, and the name of the last one, whose log
-    shows it best: a few actors each alone, many in one finding. The worst actor must be last."""
+    """Yields whom a finding is about, its first actor, and the name of its last actor, whose log
+    shows it best. A few actors get a finding each, many actors share one. The worst actor must be
+    last."""
     if len(actors) > SAMPLE:
         worst = [_name(actor) for actor in reversed(actors)]
         yield f"each of {len(actors)} actors ({such_as(worst)})", actors[0], worst[0]

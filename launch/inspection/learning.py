@@ -24,11 +24,12 @@ A_THIRD = 1 / 3
 FALLS = 0.8
 """A share that falls below this part of what it was is only noted."""
 RARE = 600
-"""How many attempts without a success are no alarm: one success in 200 attempts is missed by so
-many with a probability of 5 %."""
+"""Fewer attempts without a success raise no alarm: at one success in 200 attempts, this many have
+none with a probability of 5 %."""
 UNLIKELY = 0.01
 RETRIES = 150
-"""How many retries without a better one are an alarm: at most 2 % are better (95 %)."""
+"""This many retries without a better one raise an alarm: then at most 2 % of retries are better
+(with 95 % confidence)."""
 READABLE = 0.2  # share of the reflections
 FLAT_ENTROPY = 0.01  # nats/token
 SINKS, GROWS_BY = 0.2, 0.5  # part of the entropy at first; nats/token above twice that
@@ -112,8 +113,8 @@ class LearningWatch:
 
     def go_back(self, step: int) -> None:
         """Drops the steps after the one from which a learner goes on. If fewer steps are kept, the
-        evidence begins anew. Evaluations count on, as in r3l.run.files.progress_lines: the learner
-        does not play a version again whose evaluation is reported."""
+        evidence begins anew. Evaluations still count, as in r3l.run.files.progress_lines: the
+        learner does not evaluate a version again if it has reported its evaluation."""
         steps = [line for line in self._recent.steps if line.step <= step]
         if self._before.steps and self._before.steps[-1].step > step:
             self._before = self._before.only_evaluations()

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def is_many(processes: Sequence[object]) -> bool:
-    """Whether so many processes are counted, not listed."""
+    """Whether there are so many processes that they are counted, not listed."""
     return len(processes) > MANY
 
 

@@ -23,7 +23,7 @@ Attempt = tuple[Group, Trajectory]
 
 
 def examples(store: Path, suspicions: Sequence[Suspicion]) -> list[str]:
-    """Describes for each suspicion attempts of the newest groups that it is about: "" if the store
+    """Describes, for each suspicion, attempts of the newest groups that show it; "" if the store
     has none, or why the store cannot be read. Reads the store once."""
     if not suspicions:
         return []
@@ -41,7 +41,7 @@ def _chosen(attempts: list[Attempt], suspicion: Suspicion) -> list[Attempt]:
 
 def newest(store: Path, attempts: int | None = None) -> list[Group]:
     """Reads the newest finished training groups of a store: at most GROUPS, not longer than
-    READING_S seconds, or until they have so many `attempts`. Leaves out damaged groups."""
+    READING_S seconds, or until they have `attempts` attempts. Leaves out damaged groups."""
     if not (store / "data.mdb").is_file():
         return []
     groups = list[Group]()

@@ -102,8 +102,8 @@ class RewardWatch:
             self._add_evaluation(line)
 
     def go_back(self, step: int) -> None:
-        """Drops the steps after the one from which a learner goes on. Evaluations count on: those
-        that are reported are not played again."""
+        """Drops the steps after the one from which a learner goes on. Evaluations still count:
+        those that were reported are not played again."""
         while self._steps and self._steps[-1].step > step:
             self._steps.pop()
 

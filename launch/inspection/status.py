@@ -109,7 +109,7 @@ def ago(seconds: float) -> str:
 
 
 def _processes(now: Snapshot) -> Iterator[str]:
-    """Formats the table of processes: each in a line, or of many actors the worst few."""
+    """Formats the table of processes: a line for each; of many actors, only for the worst few."""
     yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
     actors = [process for process in now.processes if process.name.startswith("actor")]
     if not is_many(actors):
@@ -132,7 +132,8 @@ def _process(now: Snapshot, process: Process) -> str:
 
 
 def _errors(now: Snapshot) -> Iterator[str]:
-    """Formats the last errors of each log. Of many logs, only the last one of some, actors last."""
+    """Formats the last errors of each log. Of many logs, shows only some, with their last error,
+    actors last."""
     if not is_many(list(now.errors)):
         for log, errors in now.errors.items():
             yield from (f"  {log}: {line:.160}" for line in errors)

@@ -96,9 +96,9 @@ class WeightPublisher:
         """What was sent: bytes of whole chunks (`full_bytes`) and of patches (`patch_bytes`), and
         the number of replies that refused a request (`refused`)."""
         self.metrics: dict[str, float] = {}
-        """Of the newest version that was published."""
+        """Metrics of the newest version that was published."""
         self.store: RayStore | None = None
-        """Also gets each version, before subscribers learn of it."""
+        """Ray's store, which also gets each version before subscribers learn of it."""
         self._not_in_store = 0
         self._copy = WeightCopy()
         self._publication: Publication | None = None

@@ -39,7 +39,8 @@ HEAD = np.dtype("<i8")  # the length of what comes before the arrays
 
 @dataclass(frozen=True)
 class SentRow(Row):
-    """A row on a rank that does not have its attempt. `named`: the retry that it is, if any."""
+    """A row on a rank that does not have its attempt. `named`: the retry that the row is, if it is
+    one."""
 
     named: Retry | None = None
 
@@ -50,8 +51,8 @@ class SentRow(Row):
 
 class SharedRows:
     """This rank's micro-batches of rank 0's rows; every rank has equally many. Each is sent when it
-    is its turn. To make and to iterate is collective. `rows`: those of rank 0; the others' do not
-    count. The rest: as of r3l.training.micro_batch.micro_batches."""
+    is its turn. Making this object and iterating over it are collective. `rows`: those of rank 0;
+    the others' do not count. Other arguments: see r3l.training.micro_batch.micro_batches."""
 
     def __init__(
         self, rows: Sequence[Row], budget: int, device: torch.device, *, shared: bool

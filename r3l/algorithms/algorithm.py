@@ -89,7 +89,7 @@ class Algorithm(Section):
 
     @property
     def needs(self) -> tuple[Weights, ...]:
-        """The weights, besides the current ones, under which `queries` may ask."""
+        """The weights that `queries` may name, in addition to the current ones."""
         return ()
 
     def queries(self, batch: Batch) -> Sequence[Query]:
@@ -131,8 +131,8 @@ class Algorithm(Section):
 
     @property
     def shows_context(self) -> str:
-        """The setting with which attempts begin with a context; "" if they do not. An agent's
-        attempts cannot read one, so that a run with agents is refused."""
+        """The setting that makes attempts begin with a context; "" if there is none. An agent's
+        attempts cannot read a context, so a run with agents is refused."""
         return ""
 
     @property
@@ -153,8 +153,9 @@ class Algorithm(Section):
         self, batch: Batch, found: Sequence[Advantages]
     ) -> Sequence[Sequence[Float64]] | None:
         """Returns advantages of single tokens, float64 [L] for each attempt of each group, in place
-        of the attempts' own (`found`); None: all tokens have their attempt's advantage. They are
-        those of the main conversation; r3l.algorithms.credit.by_step spreads values of steps."""
+        of the attempts' own (`found`); None: all tokens have their attempt's advantage. The tokens
+        are those of the main conversation; r3l.algorithms.credit.by_step spreads values of
+        steps."""
         return None
 
     def advantages(self, batch: Batch) -> list[Advantages]:

@@ -52,8 +52,8 @@ class Batch:
 
     def advised(self, attempt: Trajectory, guidance: str, step: int = 0) -> tuple[Int32, Bool]:
         """Returns an attempt's main conversation with guidance that is given before `step`: token
-        ids, int32 [M], and the mask of its responses, bool [M]. Their last tokens are the
-        attempt's own, from `step` on. Raises UserError if the batch has no chat format."""
+        ids, int32 [M], and the mask of its responses, bool [M]. The last tokens are the attempt's
+        own, from `step` on. Raises UserError if the batch has no chat format."""
         if self.chat is None:
             raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
         return attempt.as_shown(advised(self.chat(), attempt, step, guidance))

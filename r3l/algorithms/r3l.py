@@ -306,9 +306,9 @@ class R3L(ReflectAndRetry):
         ]
 
     def samples(self, group: Group) -> list[list[tuple[Int32, Bool]]]:
-        """Returns the supervised samples of a group, as token ids and masks: for each reflection
-        with verified corrections itself and their conversations, and with `praise` each reflection
-        that recognises a success."""
+        """Returns the supervised samples of a group, as token ids and masks. Each reflection with
+        verified corrections gives itself and the conversations of these corrections. With `praise`,
+        each reflection that recognises a success gives itself."""
         named = {thought.name: thought for thought in group.reflections}
         found: dict[str, list[tuple[Int32, Bool]]] = {}
         for base, retry in group.retries:

@@ -22,7 +22,8 @@ from r3l.files.hub_cache import Listing, Repository, absent, all_files, snapshot
 NAME = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 README = "README.md"
 LINES, OBJECTS, TABLES = (".jsonl", ".jsonl.gz", ".ndjson"), (".json",), (".parquet",)
-"""Endings of the files that are read: an object a line, a list or an object a line, Parquet."""
+"""Endings of the files that are read. LINES: an object a line. OBJECTS: a list, or an object a
+line. TABLES: Parquet."""
 commits: dict[str, str] = {}
 """The commit of each data set that this process has read, keyed by its name."""
 
@@ -33,8 +34,8 @@ def is_name(where: str) -> bool:
 
 
 def rows(where: str) -> list[dict[str, Any]]:
-    """Reads the rows of a split. Raises NotDownloaded if it is not, or not whole, in the user's
-    cache, UserError if its files cannot be read."""
+    """Reads the rows of a split. Raises NotDownloaded if it is missing or incomplete in the user's
+    cache. Raises UserError if its files cannot be read."""
     repo = _parsed(where)[0]
     if (folder := snapshot(repo)) is None:
         raise absent(repo)

@@ -46,7 +46,7 @@ def smollm2_folder() -> Path:
 
 def converted(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file, from the cache if possible. Raises UserError if the
-    file is none or the conversion fails. `called`: start of the error message."""
+    file is not a GGUF file, or if the conversion fails. `called`: start of the error message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         _check_head(file, called)
@@ -63,7 +63,7 @@ def converted(file: Path, called: str) -> Path:
 
 
 def _check_head(file: Path, called: str) -> None:
-    """Raises UserError if a file is no GGUF file, which transformers would say only after seconds
+    """Raises UserError if a file is not a GGUF file. transformers would say so only after seconds
     of imports."""
     with file.open("rb") as opened:
         head = opened.read(HEAD.size)

@@ -23,7 +23,7 @@ def shipped_tokenizer() -> Any:
 def model_path(name: str) -> Path:
     """Returns the model folder for a value of the setting `model`. Converts a GGUF file once.
     Raises UserError if the conversion fails or SmolLM2 is not installed. Raises NotDownloaded for a
-    name of the hub that is not, or not whole, in the user's cache."""
+    model of the hub that is missing or incomplete in the user's cache."""
     if name == "builtin":
         return builtin_policy()
     if name == SMOLLM2:

@@ -17,14 +17,14 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """The files by which transformers finds weights in one file, and in several."""
 _FEWER_BITS = ("F8", "F4", "F6_")
 _WHOLE = ("I", "U")
-"""Types of whole numbers, in which only quantized weights are."""
+"""Types of whole numbers. Only quantized weights have them."""
 _PACKED = re.compile(r"\.(?:qweight|qzeros|weight_packed|SCB|absmax|quant_map)$")
 Header = dict[str, dict[str, Any]]
 
 
 def check_weights(folder: Path, called: str) -> None:
-    """Raises UserError if weights are missing, damaged or of another model than config.json says.
-    `called`: how the message begins."""
+    """Raises UserError if weights are missing or damaged, or belong to another model than
+    config.json says. `called`: how the message begins."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not (folder / INDEX).exists():
         _refuse_without(folder, called)

@@ -1,5 +1,5 @@
 """Compares the names and shapes of a model's weights with its config.json, and its layers with each
-other. Without torch: the learner compares them with the model (r3l.training.model)."""
+other. Uses no torch. The learner compares them with the model itself (r3l.training.model)."""
 
 import re
 from collections import Counter, defaultdict
@@ -103,7 +103,7 @@ def _lacking(prefix: str, layers: Layers) -> Iterator[str]:
 
 
 def _uneven(prefix: str, layers: Layers) -> Iterator[str]:
-    """Finds a tensor of another shape than that which all other layers have."""
+    """Finds a tensor whose shape differs from the one that all other layers have."""
     for part in {part for parts in layers.values() for part in parts}:
         having = {n: tuple(parts[part]) for n, parts in layers.items() if part in parts}
         counted = Counter(having.values()).most_common()

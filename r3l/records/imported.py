@@ -97,8 +97,8 @@ def imported_chat(
     """Makes an attempt from the messages of a chat, such as people or other systems wrote. Its K
     responses are the K assistant messages, in the tokens that the template gives them, and their
     log-probabilities are unknown. `chat`: that of the run's model. `messages`: mappings with `role`
-    and `content`. Raises RecordError if they are not a system message, which may be missing, and
-    then user and assistant by turns."""
+    and `content`. Raises RecordError unless they are user and assistant in turn, after a system
+    message if there is one."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise RecordError(f"messages {messages!r:.80}: {RULE}", field="messages")
     turns = [_checked(message) for message in messages]
@@ -127,9 +127,9 @@ def imported_chat(
 
 
 def as_imported(result: SlotResult, source: str, *, own: bool = False) -> SlotResult:
-    """Returns a slot's result as it is inserted, with a source if it has none. `own`: its versions
-    are those of this run; otherwise they, and the groups where its attempt began, are another
-    run's."""
+    """Returns a slot's result as it is inserted, with a source if it has none. `own`: whether its
+    versions are those of this run. If not, they belong to another run, and so do the groups where
+    its attempt began."""
     attempt = result.trajectory
     if attempt is None:
         return result
@@ -221,7 +221,8 @@ def _text(name: str, value: str) -> str:
 
 
 def _checked(message: Mapping[str, str]) -> tuple[str, str]:
-    """Returns role and content of a message. Raises RecordError, also for what would be lost."""
+    """Returns role and content of a message. Raises RecordError if the message is malformed or
+    holds anything that would be lost."""
     if not isinstance(message, Mapping):
         raise RecordError(f"message {message!r:.80}: {RULE}", field="messages")
     role, text = (message.get(key) for key in ("role", "content"))

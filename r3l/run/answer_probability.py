@@ -93,7 +93,7 @@ def responses(chat: ChatFormat, answers: Sequence[str], limit: int) -> list[tupl
 
 
 async def listed_answers(env: Playable) -> list[str]:
-    """Returns the right answers that an environment lists of the task to which it is reset; [] if
+    """Returns the right answers that an environment lists for the task to which it is reset; [] if
     it lists none. Raises EnvironmentFailed."""
     listing = getattr(env, "right_answers", None)
     if not callable(listing):

@@ -58,7 +58,7 @@ def amount(used: Usage, cost: CostConfig) -> float:
 
 
 def against(used: Usage, budget: BudgetConfig, cost: CostConfig) -> dict[str, tuple[float, float]]:
-    """Returns (used, limit) of each limit of the budget, keyed by its setting."""
+    """Returns (used, limit) for each limit of the budget, keyed by the limit's setting."""
     spent = {"tokens": used.tokens, "hours": used.wall_s / HOUR_S, "amount": amount(used, cost)}
     limits = {name: getattr(budget, name) for name in spent}
     return {

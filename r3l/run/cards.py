@@ -28,7 +28,7 @@ _OF_WORDS = re.compile(
     r"|actor\.agent\.(?:at_timeout|tool_parser|reasoning_parser|train|shapes)"
     r"|(?:algorithm|buffer|eval|learner)\.(?!on_checkpoint|sampler\.own|tasks\.own)[\w.]+"
 )
-"""Settings whose words a card may publish. Numbers may always be."""
+"""Settings whose words a card may publish. It may publish the numbers of all settings."""
 _PACKAGE = re.compile(r"[\w-]+:[\w.-]+/[\w.-]+")  # such as verifiers:owner/name
 NOT_TRIED = (
     "other seeds: this is one run, and its intervals are over tasks, not over seeds",
@@ -36,7 +36,7 @@ NOT_TRIED = (
     "other tasks than those of the environment, other languages, and longer attempts",
     "whether the policy is safe, fair or honest",
 )
-"""What no run tries by itself."""
+"""What a single run cannot have tried."""
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:

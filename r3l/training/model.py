@@ -253,7 +253,7 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
 def align(lm: nn.Module) -> None:
     """Moves a CPU's parameters to multiples of ALIGNMENT. The last bits of a product with a single
     row depend on where the weights begin, and transformers leaves them where they are in the file.
-    There they begin elsewhere in a checkpoint than in the model that a run started with."""
+    In a checkpoint that is another place than in the model that a run started with."""
     for weights in () if torch.cuda.is_available() else lm.parameters():
         if weights.data_ptr() % ALIGNMENT:
             weights.data = weights.data.clone()

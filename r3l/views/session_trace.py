@@ -117,7 +117,7 @@ class _NoPlaceError(Exception):
 
 def _lacks_text(attempt: AttemptView) -> bool:
     """Whether an attempt was stored as tokens, so that its messages would be empty. The text of a
-    played response may be empty too, as of one that ends at once."""
+    played response may be empty too, for example if the response ends at once."""
     if _is_taped(attempt):
         return False
     silent = [not step.action for step in attempt.steps if step.length > 1]
@@ -360,7 +360,8 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
 
 
 def plain_messages(session: Session) -> tuple[Sequence[Mapping[str, str]], str]:
-    """Returns a session's messages of a role and a text alone, and "" or why it has others."""
+    """Returns a session's messages if each is only a role and a text, else (); and why not, or
+    ""."""
     for message in session.messages:
         if "tool_calls" in message or message["role"] == "tool":
             return (), "tool calls"

@@ -100,7 +100,7 @@ class RayStore:
         return [self._body(version, index, base, found) for (index, base, _), found in pairs]
 
     def _start_registry(self, ray: Any) -> Any:
-        """Starts the registry on this node, so that it does not end with another one."""
+        """Starts the registry on this node, so that it does not end when another node does."""
         strategies = ray.util.scheduling_strategies
         here = ray.get_runtime_context().get_node_id()
         options = {

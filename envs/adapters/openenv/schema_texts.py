@@ -168,7 +168,7 @@ def _fields(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, dic
 
 
 def _options(schema: Mapping[str, Any]) -> list[Any]:
-    """Returns the alternatives of a union, but that of null."""
+    """Returns the alternatives of a union, except null."""
     found = schema.get("anyOf") or schema.get("oneOf") or []
     return [option for option in found if option != {"type": "null"}]
 

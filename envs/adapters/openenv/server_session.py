@@ -44,8 +44,8 @@ class OpenEnvSession:
         self.connection = ExitStack()
 
     def begin(self, call: Literal["reset", "step"], data: dict[str, Any]) -> dict[str, Any]:
-        """Asks what needs no earlier call. Opens a session if there is none, or if the last one was
-        lost. While the server is full or away, asks again until `timeout_s` is over."""
+        """Makes a call that needs no earlier call. Opens a session if there is none, or if the last
+        one was lost. While the server is full or away, asks again until `timeout_s` is over."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             reused = self.socket is not None

@@ -64,7 +64,8 @@ def read_dockerfile(text: str) -> Image:
 
 
 def _begin_stage(first: Image, stages: dict[str, Image], rest: str) -> Image:
-    """Begins a stage, from nothing or from an earlier stage. `first`: what was before any."""
+    """Begins a stage, from nothing or from an earlier stage. `first`: the image before the first
+    stage."""
     words = [word for word in rest.split() if not word.startswith("--")]
     base = _fill_in(first, words[0])
     image = copy.deepcopy(stages[base]) if base in stages else Image()

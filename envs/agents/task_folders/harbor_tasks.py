@@ -45,7 +45,7 @@ RUN_TESTS = HERE / "run_tests.py"
 PRIVATE_VIEW = HERE / "private_view.py"
 NO_SETTINGS = "{}"
 START_S = 60.0
-"""What a grader may take besides its tests, seconds: it copies them into memory."""
+"""Seconds that a grader may take in addition to its tests, which it copies into memory."""
 RUNNER_S = 120.0
 """Time limit for checking Harbor's runner, seconds."""
 
@@ -277,8 +277,9 @@ def harbor_tasks(
     settings: Mapping[str, Any] | None,
     others: Mapping[str, object],
 ) -> HarborTasks | None:
-    """Returns how the tasks of a folder are played; None if `tasks` is no folder. `others`: options
-    of the agent that such tasks leave no room for. Raises UserError, before anything starts."""
+    """Returns how the tasks of a folder are played; None if `tasks` is not a folder. `others`:
+    options of the agent that such tasks leave no room for. Raises UserError, before anything
+    starts."""
     if not is_folder(tasks):
         if unsandboxed or settings or command.startswith(RUNNER):
             option = "unsandboxed" if unsandboxed else "harbor" if settings else command

@@ -25,7 +25,7 @@ from r3l.settings import yaml_text
 from r3l.settings.error_text import shown
 
 SIDES = 6
-"""Tasks that are shown beside each other, or attempts that are shown by themselves."""
+"""The most tasks that are shown side by side, or attempts that are shown by themselves."""
 
 
 @dataclass(frozen=True)

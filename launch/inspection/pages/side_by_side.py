@@ -7,7 +7,7 @@ from launch.inspection.pages.run_data import Course
 from r3l.views.attempt_view import AttemptView, Pair
 
 TURNS = 8
-"""Turns of an attempt that are shown: the first and the last ones."""
+"""The most turns of an attempt that are shown: the first and the last ones."""
 
 
 def course(shown: Course) -> Html:

@@ -1,5 +1,5 @@
 """HiLL, learning to hint (arXiv 2604.00698), with the policy as its own hinter: a reflection earns
-what its retry earns, the less the more the retry relied on it.
+what its retry earns, or less if the retry relied on it.
 
     Â        standardised over attempts and retries
     Δ, w     reliance of the retry, w = exp(min(Δ, 0)/0.3)        r3l.algorithms.shared.reliance

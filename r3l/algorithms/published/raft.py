@@ -20,6 +20,6 @@ class RAFT(Algorithm):
     def weigh(
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
-        """Leaves out failures. If stored attempts joined the group, keeps its failures too."""
+        """Leaves out failures, unless stored attempts joined the group."""
         keep = np.full(len(rewards), recalled > 0) | (rewards >= SUCCESS)
         return left_out(advantages.successes(rewards), keep)

@@ -22,7 +22,7 @@ from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, Bool, Trajectory
 
 NO_PLAIN = "no_plain_attempt"
-"""The cause for which a group is replaced that has retries alone."""
+"""The cause for which a group of retries only is replaced."""
 
 
 class RLTF(ReflectAndRetry):

@@ -160,7 +160,8 @@ class _Rehearsal:
         found: Sequence[Made] = (),
         where: str = "",
     ) -> list[Made]:
-        """Explores a group, of which `found` is stored. Returns all that is stored then."""
+        """Explores a group, of which `found` is already stored. Returns all that is stored
+        afterwards."""
         made, failures = list(found), list[EpisodeError]()
 
         async def emit(each: Any) -> Any:

@@ -29,8 +29,8 @@ def changes_the_loss(kind: type[Algorithm]) -> bool:
 
 def try_loss(algorithm: Algorithm, rows: Sequence[Row]) -> None:
     """Computes the loss and the gradient of some rows, together and one by one. Raises UserError if
-    a part is no finite number, if no gradient reaches the model, or if the losses of single rows do
-    not add up to the loss of all."""
+    a part is not a finite number, if no gradient reaches the model, or if the losses of single rows
+    do not add up to the loss of all."""
     some = rows[:: -(-len(rows) // MOST_ROWS)]
     batch = token_batch(some)
     total = _total(algorithm, batch)

@@ -132,7 +132,8 @@ class ReReading(ReflectAndRetry):
         return sum(len(each.token_ids) > self.reading_limit for each in self._kept(batch))
 
     def _kept(self, batch: Batch) -> list[Reading]:
-        """Returns `_advised` of a batch, from its memo if this algorithm was there before."""
+        """Returns `_advised` of a batch, from the batch's memo if this algorithm has asked
+        before."""
         made_of = (self, batch.groups, batch.chat)
         *before, found = batch.memo.get(READINGS, (None, None, None, []))
         if any(one is not other for one, other in zip(made_of, before, strict=True)):
