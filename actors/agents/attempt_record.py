@@ -84,8 +84,8 @@ def _main_kind(chains: Sequence[Sequence[Node]]) -> Kind:
 
 
 def _last(chains: Sequence[list[Node]]) -> list[Node]:
-    """Returns the conversation that no other one follows. Of several, takes the one with the most
-    calls; of these the one whose tokens compare highest."""
+    """Returns the conversation that no other one follows. If there are several, takes the one with
+    the most calls; among equals, the one whose tokens compare highest."""
     ends = [chain for chain in chains if not any(_follows(other, chain) for other in chains)]
 
     def size(chain: list[Node]) -> tuple[int, list[int]]:

@@ -46,8 +46,8 @@ def request_of(dialect: Dialect, body: Body) -> AgentRequest:
 
 
 def _given(dialect: Dialect, body: Body) -> Body:
-    """Returns a request without the fields that are null, and with OpenAI's word for calls that
-    are forced, for which Mistral's clients write "any"."""
+    """Returns a request without the fields that are null, and with OpenAI's word for forced calls,
+    where Mistral's clients write "any"."""
     given = {name: value for name, value in body.items() if value is not None}
     for name in fields.OBJECTS & given.keys():
         if isinstance(given[name], dict):

@@ -1,4 +1,5 @@
-"""The grammar of a reply: tool calls that a request forces, the shape it asks for, or either.
+"""The grammar of a reply: the tool calls that a request forces, the shape that it asks for, or a
+choice of both.
 
 A reply under a grammar is read and not trained. So a reply is sampled freely first, and under its
 grammar only if it is neither (`is_answer`). xgrammar's formats are described by JSON:

@@ -157,7 +157,7 @@ def _read_long(
     body: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], AgentRequest],
 ) -> tuple[AgentRequest, Node, float]:
-    """Reads and renders a request in a thread. Returns the seconds that it took, too."""
+    """Reads and renders a request in a thread. Also returns the seconds that this took."""
     began = time.monotonic()
     if session.context_length is not None:
         most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)

@@ -306,8 +306,8 @@ class Session:
     async def _sampled(
         self, node: Node, request: AgentRequest, params: SampleParams, context: list[int]
     ) -> tuple[Sample, Reply]:
-        """Samples a reply. If the request has a grammar and the reply may be trained, samples it
-        freely first, and once more under the grammar if that is no answer to the request."""
+        """Samples a reply. If the request has a grammar and the reply may be trained, first samples
+        it freely. If that does not answer the request, samples once more under the grammar."""
         counts, shaped = self.metrics.agent, _has_grammar(params) and request.trained
         counts["shapes_asked"] += shaped
         if shaped and self.shapes == "free_first":

@@ -125,7 +125,7 @@ def _result(reply: Any, _: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Rest:
-    """A part of an answer has come. `call`: asks for the next one. `line`: what came, as text."""
+    """A part of an answer has come. `call`: asks for the next part. `line`: says what came."""
 
     call: Call[Any]
     line: str

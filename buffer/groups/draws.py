@@ -214,8 +214,8 @@ def _most_held(work: UnitOfWork) -> int:
 
 
 def _choose(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
-    """Chooses a draw that was given back, if its groups can be drawn, else lets the sampler pick.
-    Drops damaged groups and chooses again. Returns None if there are too few groups."""
+    """Chooses a draw that was given back if its groups can be drawn. Otherwise lets the sampler
+    pick. Drops damaged groups and chooses again. Returns None if there are too few groups."""
     before = _given_back(work, args)
     while before is not None or work.index.ready(args.count) >= args.count:
         drawable = work.index.drawable

@@ -307,7 +307,7 @@ class Txn(Tables):
         return _composed(codec.decode(Group, data), self.parts(group_id))
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """Returns whether the record of a finished group exists whole and undamaged. Reads it, also
+        """Returns whether the record of a finished group exists whole and undamaged. Reads it, even
         from the archive."""
         if row.archived is not None:
             try:

@@ -94,7 +94,8 @@ def _listed(parent: int) -> list[int]:
 
 
 class _Source(SourceFileLoader):
-    """Reads the file and never its cached bytecode, which knows a file by its size and second."""
+    """Reads the file and never its cached bytecode, which a change of equal size in the same second
+    leaves in use."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)

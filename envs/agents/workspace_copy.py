@@ -215,7 +215,8 @@ def _overwritten(folder: int, name: str, mode: int) -> int | None:
 
 
 def _chmod(root: int, name: str, mode: int) -> None:
-    """Changes the mode of a folder, not of what a link in its place names."""
+    """Changes the mode of a folder. If a link has replaced the folder, does not change the link's
+    target."""
     with _parent_of(root, name) as (folder, last):
         place = os.open(last, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         try:

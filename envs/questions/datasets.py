@@ -30,7 +30,8 @@ CONTENT = frozenset(
     "image images video videos audio audios document documents choices options "
     "tools functions system system_prompt history text table input instruction code facts".split()
 )
-"""Fields that change the question, and are not read, unless their text is in the question."""
+"""Fields that would change the question and are not read. They are refused unless the question has
+their text."""
 BEFORE = ("context", "passage", "body", "story", "paragraph", "article", "premise")
 """Fields of text that a question is about. They are shown before it, unless it holds them."""
 ID_LIMIT = 200  # bytes
@@ -114,8 +115,8 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _prompt(row: dict[str, Any]) -> str:
-    """Returns a row's question after what it is about. Raises ValueError if something of the
-    question would not be shown."""
+    """Returns a row's question, with the texts that it is about before it. Raises ValueError if
+    something of the question would not be shown."""
     prompt = _first(row, PROMPT)
     if isinstance(prompt, list):
         prompt = _conversation(prompt)

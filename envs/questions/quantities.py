@@ -59,7 +59,7 @@ class _Time:
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
     """Compares two texts if at least one of them is a time, a date or a ratio, or has dots or years
     that keep it from being a number. Otherwise returns None. `same`: compares parts of ratios.
-    `number`: reads them."""
+    `number`: reads a part as a number."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
     )
@@ -201,8 +201,8 @@ def same_measure(gold: str, answer: str) -> bool:
 
 
 def units_agree(gold: str, answer: str) -> bool:
-    """Whether the units of two texts are the same, or one of them has none. Units of measure are
-    compared if both texts have them, and else the other words."""
+    """Whether the units of two texts are the same, or one of them has none. Compares units of
+    measure if both texts have them, otherwise the other words."""
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None:
         return True

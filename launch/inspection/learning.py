@@ -395,8 +395,8 @@ def _changes(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _evaluations(evidence: Evidence) -> Iterator[Reason]:
-    """An evaluation that is clearly worse than the first one, or than the best one. Chance is given
-    as many tries as there are evaluations, so that the intervals grow wider with their number."""
+    """An evaluation that is clearly worse than the first one, or than the best one. Each further
+    evaluation is another chance of a false alarm, so the intervals grow wider with their number."""
     if evidence.evaluated < 2:
         return
     first, best, newest = evidence.evaluations
@@ -419,8 +419,8 @@ def _evaluations(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _wider(comparisons: int) -> float:
-    """Returns the factor that makes a 95 % interval wide enough for the newest of so many
-    comparisons. The n-th one may be wrong with the probability RISK / (n (n + 1)); all of them
+    """Returns the factor that makes a 95 % interval wide enough for the newest of that many
+    `comparisons`. The n-th one may be wrong with the probability RISK / (n (n + 1)); all of them
     together add up to RISK (Bonferroni)."""
     normal = NormalDist()
     wide = normal.inv_cdf(1 - RISK / (comparisons * (comparisons + 1)))

@@ -184,8 +184,8 @@ def _parts(steps: Sequence[StepLine]) -> Iterator[Suspicion]:
 
 def _make_up(reward: Trend, parts: Sequence[Trend]) -> bool:
     """Whether the parts add up to the reward, early and late. Otherwise some of them are figures
-    that nobody pays for, such as a count of turns. The reward covers retries, the parts do not:
-    they may differ by a share of it."""
+    that nobody pays for, such as a count of turns. The reward covers retries and the parts do not,
+    so their sum may differ from the reward by a share of it."""
     sums = sum(part.early for part in parts), sum(part.late for part in parts)
     most = APART * max(abs(reward.early), abs(reward.late))
     return abs(sums[0] - reward.early) <= most and abs(sums[1] - reward.late) <= most

@@ -128,7 +128,7 @@ class Tally:
 
     @property
     def changed(self) -> int:
-        """The number of attempts with another reward."""
+        """The number of attempts whose reward changed."""
         return sum(a != b for a, b in zip(self.before, self.after, strict=True))
 
     def failed(self, place: str, error: EpisodeError) -> None:
@@ -247,7 +247,7 @@ class Regrader:
         return replace(result, trajectory=new)
 
     def _counted(self, group: Group, old: SlotResult, new: SlotResult | EpisodeError) -> SlotResult:
-        """Counts a judgement. Returns the slot's result: if it has none, a failure."""
+        """Counts a judgement. Returns the slot's result, or a failure if there is no judgement."""
         if isinstance(new, EpisodeError):
             step = f", step {new.facts['step']}" if "step" in new.facts else ""
             self.tally.failed(f"group {group.group_id}, slot {old.slot}{step}", new)

@@ -247,8 +247,8 @@ def _plain(row: Conversation, chat: ChatFormat) -> Tokens:
 
 
 def _as_written(row: Conversation, chat: ChatFormat) -> Tokens:
-    """Encodes a conversation with tools, calls or reasoning, each reply as the template writes it
-    last. Raises ValueError if the template leaves out something of the row."""
+    """Encodes a conversation with tools, calls or reasoning. Encodes each reply as the template
+    writes the last message. Raises ValueError if the template leaves out something of the row."""
     messages = [message.fields for message in row.messages]
     if messages[0]["role"] == "system":
         *before_it, first = chat.opening(messages[0]["content"], messages[1]["content"])

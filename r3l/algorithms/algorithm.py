@@ -69,7 +69,7 @@ class Algorithm(Section):
         return GroupPlan(self.group_size)
 
     def admits(self, group: GroupFacts) -> str:
-        """Returns "" if a finished group may be trained on, else the cause for which another one
+        """Returns "" if a finished group may be trained on, else the cause for which another group
         replaces it."""
         return ""
 

@@ -146,8 +146,8 @@ def _chosen(configs: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any
 
 
 def _patterns(config: Mapping[str, Any], split: str) -> list[str]:
-    """Returns the patterns of a split's files. Raises TypeError for `data_files` of another form
-    than a path, an object with `split` and `path`, or a list of these."""
+    """Returns the patterns of a split's files. Raises TypeError unless `data_files` is a path, an
+    object with `split` and `path`, or a list of these."""
     files: Any = config["data_files"]
     found: list[Any] = []
     for entry in files if isinstance(files, list) else [files]:

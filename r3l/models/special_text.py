@@ -137,7 +137,7 @@ def _is_reasoning(text: str) -> bool:
 
 
 def _places(text: str, pattern: re.Pattern[str]) -> Iterator[int]:
-    """Yields where the texts of special tokens begin, also inside one another."""
+    """Yields where the texts of special tokens begin, even inside one another."""
     at = -1
     while found := pattern.search(text, at + 1):
         at = found.start()

@@ -93,7 +93,7 @@ def _alike(text: Mapping[str, Any], layers: Layers) -> Iterator[Layers]:
 
 
 def _lacking(prefix: str, layers: Layers) -> Iterator[str]:
-    """Finds a layer without a tensor that all others have, and with nothing in its place."""
+    """Finds a layer that lacks a tensor of all other layers and has nothing instead of it."""
     count = len(layers)
     having = Counter(part for parts in layers.values() for part in parts)
     for number, parts in sorted(layers.items()):

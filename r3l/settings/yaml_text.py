@@ -22,7 +22,7 @@ _CORE = {
     _FLOAT: r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)"
     r"|\.(nan|NaN|NAN)",
 }
-"""The texts without quotes that are no text, by tag. The first one that fits counts."""
+"""Patterns of values without quotes that are not text, by tag. The first one that fits counts."""
 _RESOLVERS = [(tag, re.compile(f"(?:{pattern})$")) for tag, pattern in _CORE.items()]
 _BASES = {"0x": 16, "0o": 8}
 

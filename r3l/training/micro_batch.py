@@ -136,7 +136,7 @@ def collate(
 ) -> MicroBatch:
     """Makes the tensors of a micro-batch. If `rows` is empty, makes one row of two masked-out
     tokens. `referenced`: whether the rows of the step have log-probabilities of a reference; by
-    default, whether one of these rows has."""
+    default, whether one of the given rows does."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     if referenced is None:
         referenced = any(row.reference is not None for row in rows)

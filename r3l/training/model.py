@@ -54,7 +54,7 @@ class PolicyModule(nn.Module):
         self, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor, top: int = 0
     ) -> Scores:
         """Returns log-probabilities and entropies in nats, float32. With `top`, also returns the
-        likeliest tokens at each position, in place of this token.
+        tokens that were likeliest at each position.
 
         `logprobs_BT[b, t]` is log π(token t | tokens before t), π ∝ exp(logits / temperature of row
         b). Position 0 must not be selected. Only log-probabilities of the tokens themselves have a

@@ -69,7 +69,7 @@ class Session:
 
     @property
     def reward(self) -> float | None:
-        """The reward that the header names. Raises UserError if it is no number."""
+        """The reward that the header names. Raises UserError if it is not a number."""
         reward = self.header.get("reward")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise UserError(f"{self.where}: reward {reward!r:.40}: must be a number")

@@ -114,8 +114,8 @@ class ObservationTexts:
 
     def misfit(self, call: str, data: Mapping[str, Any]) -> str:
         """Returns how the observation in an answer differs from the server's schema; "" if it fits.
-        More fields than the schema has are no fault. Metadata alone fits: OpenEnv's own
-        environments answer a reset with it."""
+        Further fields are allowed. Metadata alone fits: OpenEnv's own environments answer a reset
+        with it."""
         seen = data["observation"]
         if call not in self.validators or set(seen) <= {"metadata"}:
             return ""
@@ -174,8 +174,8 @@ def _options(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _of_tool(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the observation of a tool call without the call's own name, and with MCP's texts in
-    place of their list."""
+    """Returns the observation of a tool call without the call's own name, and with MCP's texts
+    themselves instead of their list."""
     shown = {name: value for name, value in observation.items() if name != "tool_name"}
     result = shown.get("result")
     content = result.get("content") if isinstance(result, dict) else None

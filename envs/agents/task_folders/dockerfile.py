@@ -135,7 +135,7 @@ def _after_heredocs(line: str, rows: list[str], at: int) -> int:
 
 
 def _words(rest: str) -> tuple[dict[str, str], list[str]]:
-    """Returns an instruction's options, and its words, also those of a JSON list."""
+    """Returns an instruction's options and its words, which may be given as a JSON list."""
     options = dict[str, str]()
     while rest.startswith("--"):
         option, rest = [*rest.split(None, 1), ""][:2]

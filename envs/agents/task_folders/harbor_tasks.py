@@ -260,8 +260,8 @@ def repositories(folder: Path) -> list[str]:
 
 
 def _temporary(own: Path) -> list[str]:
-    """Returns the folders in which attempts have their folders, the outer ones first. `own`: where
-    those of this process are: a worker has a folder of its own, in that of the machine."""
+    """Returns the folders that hold the folders of attempts, the outer ones first. `own`: the
+    folder for this process's attempts. A worker has one of its own, inside that of the machine."""
     outer = own.parent if own.name.startswith(ATTEMPTS) else own
     named = ("/tmp", os.environ.get("TMPDIR", "/tmp"), str(outer), str(own))
     found = {os.path.realpath(folder) for folder in named}

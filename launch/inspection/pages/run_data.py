@@ -184,7 +184,7 @@ def _trained(store: Store, rows: Sequence[dict[str, Any]], data: RunData) -> lis
 
 
 def _first(group: Group | None) -> AttemptView | None:
-    """Returns a group's first attempt that is no retry."""
+    """Returns a group's first attempt that is not a retry."""
     shown = views(group) if group is not None else []
     return next((one for one in shown if one.of < 0 and one.steps and not one.source), None)
 

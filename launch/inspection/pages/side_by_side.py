@@ -1,4 +1,4 @@
-"""Shows attempts beside each other: before and after, and an attempt beside its retry."""
+"""Shows attempts side by side: before and after, and an attempt with its retry."""
 
 from collections.abc import Iterator, Sequence
 

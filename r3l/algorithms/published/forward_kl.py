@@ -37,7 +37,7 @@ DISTILLED = "distilled"
 
 
 class ForwardKL(ReReading):
-    """Forward self-distillation beside GRPO's loss."""
+    """Forward self-distillation, in addition to GRPO's loss."""
 
     name: Literal["forward_kl"] = Field("forward_kl", description="algorithm")
     distilled_weight: float = Field(1.0, ge=0, description="λ, weight of the cross-entropy")

@@ -91,7 +91,8 @@ class HiLL(ReflectAndRetry):
         return credit.group_masks(attempts)
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Adds a row for each reflection that led to a retry. It weighs as an attempt does."""
+        """Adds a row for each reflection that led to a retry. Each such row weighs as much as an
+        attempt."""
         if not self.reflection_weight:
             return super().rows(batch)
         own = rows.weigh(self.reflection_rows(batch), self.normalize, self.policy_rows(batch))

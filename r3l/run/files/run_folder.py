@@ -149,7 +149,7 @@ class RunFolder:
         return self
 
     def found(self) -> Self:
-        """Returns this folder, also if the run has lost its settings. Raises UserError if no run
+        """Returns this folder, even if the run has lost its settings. Raises UserError if no run
         has been started here."""
         traces = (self.progress, self.store / "data.mdb")
         if not self.exists and not any(path.is_file() for path in traces):

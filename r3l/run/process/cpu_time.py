@@ -45,7 +45,7 @@ class _Known:
 
 def tree() -> dict[Hashable, Times]:
     """Looks at this process and its descendants, parents first. The keys tell processes of the same
-    id apart, also if the wall clock is set."""
+    id apart, even if the wall clock is changed."""
     own = psutil.Process()
     seen: dict[Hashable, Times] = {}
     # A parent is read before its children: one that it waits for meanwhile is missed, not doubled.
