@@ -325,7 +325,9 @@ async def _read_body(session: Session, request: Request) -> AsyncIterator[bytes]
         body.clear()
         yield raw
     except ClientDisconnect:
-        raise Refused(400, "client_gone", "the client left before its request was whole") from None
+        raise Refused(
+            400, "client_gone", "the client left before its request was complete"
+        ) from None
     finally:
         session.open_requests -= 1
         session.held -= held

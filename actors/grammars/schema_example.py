@@ -47,7 +47,7 @@ def example(schema: Any) -> Any:
     except RecursionError:
         raise NoExample("it is nested too deeply") from None
     except (TypeError, ValueError, AttributeError, OverflowError):  # no schema, such as a list
-        raise NoExample("it is no JSON schema") from None
+        raise NoExample("it is not a JSON schema") from None
 
 
 class _Maker:
@@ -192,7 +192,7 @@ def _texts(flat: dict[str, Any]) -> Iterator[str]:
         try:
             yield from (text for text in SAMPLES if re.search(pattern, text))
         except re.error:
-            raise NoExample(f"the pattern {pattern!r:.80} is no regular expression") from None
+            raise NoExample(f"the pattern {pattern!r:.80} is not a regular expression") from None
         return
     if written := FORMATS.get(flat.get("format", "")):
         yield written

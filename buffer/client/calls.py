@@ -50,7 +50,7 @@ def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
     for each in attempts:
         if not isinstance(each, Trajectory | SlotResult):
             raise RecordError(
-                f"attempt {each!r:.80}: is no attempt; make one with r3l.imported_attempt or "
+                f"attempt {each!r:.80}: is not an attempt; make one with r3l.imported_attempt or "
                 "r3l.imported_chat",
                 field="attempts",
             )
@@ -238,7 +238,7 @@ class Calls:
         """
         if not isinstance(task, Task):
             raise RecordError(
-                f"task {task!r:.80}: is no task; give r3l.Task(ID, ENVIRONMENT, SEED, OPTIONS)",
+                f"task {task!r:.80}: is not a task; give r3l.Task(ID, ENVIRONMENT, SEED, OPTIONS)",
                 field="task",
             )
         results = [as_imported(each, source, own=own) for each in _numbered(attempts)]

@@ -163,7 +163,7 @@ def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Am
             continue
         row = row or work.row(group_id)
         if row.purpose != "train":
-            raise NotFound(f"group {group_id} is of an evaluation, which no sampler picks")
+            raise NotFound(f"group {group_id} belongs to an evaluation, which no sampler picks")
         if row.state != "expired":
             rows.append((row, priority))
     for row, priority in rows:

@@ -114,7 +114,7 @@ class LiveSampler:
             before = self._attributes() if is_watched else {}
             found: object = self._sampler.pick(candidates, count, source)
             if isinstance(found, str) or not isinstance(found, Iterable):
-                raise TypeError(f"it returned {found!r:.80}, which is no list of picks")
+                raise TypeError(f"it returned {found!r:.80}, which is not a list of picks")
             picks = list(found)
             now = self._attributes() if is_watched else {}
             return picks, sorted(n for n in before | now if before.get(n) != now.get(n))
@@ -201,12 +201,12 @@ def _checked(
     picks, known = dict[str, Pick](), _names(candidates)
     for pick in found:
         if not isinstance(pick, Pick) or not isinstance(pick.row, GroupRow):
-            raise UserError(f"{what} returned {pick!r:.80}, which is no Pick of a row; {rule}")
+            raise UserError(f"{what} returned {pick!r:.80}, which is not a Pick of a row; {rule}")
         name = pick.row.group_id
         if name in picks:
             raise UserError(f"{what} returned group {name} twice; {rule}")
         if name not in known:
-            raise UserError(f"{what} returned group {name}, which is no candidate; {rule}")
+            raise UserError(f"{what} returned group {name}, which is not a candidate; {rule}")
         for field, most in (("probability", 1.0), ("weight", LARGEST_REWARD)):
             if not _is_within(getattr(pick, field), most):
                 raise UserError(

@@ -175,7 +175,9 @@ def _task(session: Session) -> Task:
 def _attempt(session: Session, chat: Chat, source: str, usual: float | None) -> Trajectory:
     reward: Any = usual if session.reward is None else session.reward
     if reward is None:
-        raise UserError(f"{session.where}: names no reward; give that of such sessions by --reward")
+        raise UserError(
+            f"{session.where}: names no reward; give the reward of such sessions with --reward"
+        )
     header = session.header
     named = f"{HARNESS} {source}" if header["harness"] == HARNESS else source
     messages, _ = plain_messages(session)

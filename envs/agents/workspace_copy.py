@@ -8,7 +8,7 @@ folder is saved. The restore command runs before the listing is compared. The wo
 a small folder itself, if there is no command. Otherwise call_function starts a process.
 
 The agent may change its folder meanwhile. So each file is reached from the open folder, through
-folders that are no links: what the agent puts in their place is neither read nor changed.
+folders that are not links: what the agent puts in their place is neither read nor changed.
 This file uses only the standard library, because call_function runs it without r3l.
 """
 

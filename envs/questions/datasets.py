@@ -135,7 +135,7 @@ def _prompt(row: dict[str, Any]) -> str:
     question = prompt
     for name in BEFORE:
         if name in given and not isinstance(given[name], str):
-            raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
+            raise ValueError(f"its {name} is not text; write it into the prompt, or remove it")
         if name in given and not _holds(question, given[name]):
             prompt = f"{given[name].strip()}\n\n{prompt}"
     return prompt

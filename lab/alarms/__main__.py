@@ -155,7 +155,7 @@ def read(folder: Path) -> list[Line]:
     try:
         return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     except ValueError as error:
-        raise UserError(f"{file}: a line is no JSON ({error}); remove it") from None
+        raise UserError(f"{file}: a line is not JSON ({error}); remove it") from None
 
 
 def outcome(line: Line) -> str:

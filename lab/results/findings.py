@@ -219,11 +219,11 @@ def claim_in_words(records: Sequence[Record], warm: Mapping[str, Record]) -> str
         f"Cells that count (told ≥ {TOLD:g}, at least {SEEDS} seeds of both algorithms): "
         f"{len(counted)} of {len(_hard())}. The whole claim holds in "
         f"{_holding(records, counted)} of them. Not counted: {'; '.join(others) or 'none'}.\n\n"
-        f"The limit on `told` makes sure that a policy can get there. Whatever `told` was, every run "
-        f"of R³L got there and ended with a success of at least {GOT_THERE:g} in {len(arrived)} of "
-        f"{len(_hard())} cells, with at least {SEEDS} seeds of both algorithms; the claim holds in "
-        f"{_holding(records, arrived)} of these cells. This count selects cells by the outcome, so "
-        "it does not replace the first."
+        "The limit on `told` makes sure that a policy can get there. Whatever `told` was, every "
+        f"run of R³L got there and ended with a success of at least {GOT_THERE:g} in "
+        f"{len(arrived)} of {len(_hard())} cells, with at least {SEEDS} seeds of both algorithms; "
+        f"the claim holds in {_holding(records, arrived)} of these cells. This count selects cells "
+        "by the outcome, so it does not replace the first."
     )
 
 

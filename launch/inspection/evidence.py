@@ -26,8 +26,8 @@ NEWEST = 256
 """Shares are taken over this many of the newest attempts or more, and over LOOKED_AT steps or
 more."""
 BLOCKS, FEWEST_BLOCKS = 20, 4
-"""A trend is judged by the last BLOCKS mean rewards, once there are FEWEST_BLOCKS. Each is of ENOUGH
-attempts or more."""
+"""A trend is judged by the last BLOCKS mean rewards, once there are FEWEST_BLOCKS. Each mean is
+over ENOUGH attempts or more."""
 CLEAR = 2.0
 """How many standard errors make a difference clear."""
 

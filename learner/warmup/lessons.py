@@ -285,7 +285,7 @@ def _reply_text(
     if not whole.startswith(invited) or not end or not text.strip():
         raise ValueError(
             f"messages[{len(messages) - 1}]: the chat template does not write this reply after its "
-            "own invitation; write the reply as one text, or remove the row"
+            "own prompt for a reply; write the reply as one text, or remove the row"
         )
     shown = {"reasoning_content": [messages[-1].get("reasoning_content", "")]}
     shown["tool_calls"] = [c["function"]["name"] for c in messages[-1].get("tool_calls", ())]

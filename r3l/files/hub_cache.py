@@ -240,7 +240,7 @@ def _explained(repository: Repository) -> Iterator[None]:
         raise UserError(f"{repository.title}: {reason}") from error
     except (
         httpx2.HTTPError,
-        httpx2.InvalidURL,  # HF_ENDPOINT is no address
+        httpx2.InvalidURL,  # HF_ENDPOINT is not an address
         json.JSONDecodeError,  # another server answers, such as a proxy
         errors.RevisionResolutionError,
         errors.XetDownloadError,

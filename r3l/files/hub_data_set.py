@@ -127,7 +127,7 @@ def _configs(readme: Path | None, repo: Repository) -> list[Mapping[str, Any]]:
         raise _unreadable(repo, " ".join(str(error).split())[:100]) from None
     configs = (head or {}).get("configs") or []
     if not isinstance(configs, list) or not all(isinstance(each, Mapping) for each in configs):
-        raise _unreadable(repo, "configs is no list of objects")
+        raise _unreadable(repo, "configs is not a list of objects")
     return [each for each in configs if "data_files" in each]
 
 

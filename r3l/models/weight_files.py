@@ -133,7 +133,7 @@ def _index(file: Path, called: str) -> dict[str, str]:
             return dict(index)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
-    raise UserError(f"{called}: {file.name} is no index of weights; copy it again")
+    raise UserError(f"{called}: {file.name} is not an index of weights; copy it again")
 
 
 def _compare(found: Mapping[str, Header], index: Mapping[str, str], what: str) -> None:

@@ -208,7 +208,7 @@ def _texts(name: str, values: Any, count: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise RecordError(f"{name} {values!r:.80}: must be a list of texts", field=name)
     if wrong := [each for each in values if not isinstance(each, str)]:
-        raise RecordError(f"{name}: {wrong[0]!r:.80} is no text", field=name)
+        raise RecordError(f"{name}: {wrong[0]!r:.80} is not text", field=name)
     return tuple(_text(name, each) for each in values)
 
 

@@ -83,7 +83,8 @@ class _Loader(yaml.SafeLoader):
         if not re.fullmatch(_CORE[tag], text):
             name = tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                f"{text!r:.40} is no {name} of YAML 1.2; remove the tag !!{name}", node.start_mark
+                f"{text!r:.40} is not a valid {name} in YAML 1.2; remove the tag !!{name}",
+                node.start_mark,
             )
         return text
 

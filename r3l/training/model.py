@@ -240,7 +240,7 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
     another shape. `found`: what transformers says of loading."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"{called}: {name} has the shape {list(stored)}, and by config.json {list(wanted)}; "
+            f"{called}: {name} has the shape {list(stored)}, but by config.json {list(wanted)}; "
             "copy config.json and weights from the same place"
         )
     if missing := sorted(found["missing_keys"]):

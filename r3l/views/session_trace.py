@@ -197,7 +197,7 @@ def _text(content: Any) -> str:
         return str(content or "")
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
     if not all(isinstance(text, str) for text in texts):
-        raise _NoPlaceError("images or other parts that are no text")
+        raise _NoPlaceError("images or other parts that are not text")
     return "\n".join(text for text in texts if text)
 
 
@@ -208,7 +208,7 @@ def _written_call(call: Mapping[str, Any]) -> dict[str, Any]:
     else:
         function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise _NoPlaceError("calls of tools that are no functions")
+        raise _NoPlaceError("calls of tools that are not functions")
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -355,7 +355,7 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
         if name in NAMES and value not in (None, "", []):
             made[NAMES[name]] = value
         elif name not in ("role", "content", *NAMES, *_DESCRIBING):
-            raise UserError(f"{where}: {name!r:.40} is no field of a message; remove it")
+            raise UserError(f"{where}: {name!r:.40} is not a field of a message; remove it")
     return made
 
 

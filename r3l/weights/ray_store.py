@@ -118,7 +118,7 @@ class RayStore:
 
     def _body(self, version: int, index: int, base: int, found: object) -> memoryview:
         if not isinstance(found, bytes):
-            raise _failed(f"chunk {index} is no bytes", "forged")
+            raise _failed(f"chunk {index} is not bytes", "forged")
         if self.key is None:
             return memoryview(found)
         claimed, body = found[:SUM_BYTES], memoryview(found)[SUM_BYTES:]

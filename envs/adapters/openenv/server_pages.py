@@ -29,7 +29,7 @@ def address_of(url: str) -> str:
     scheme, rest = [*url.split("://", 1), ""][:2]
     if scheme.lower() not in ("http", "https") or not rest or set("?#") & set(rest):
         raise UserError(
-            f"env openenv:{url}: is no address of a server; write http://HOST:PORT, or https://"
+            f"env openenv:{url}: is not the address of a server; write http://HOST:PORT, or https://"
         )
     return f"{scheme.lower()}://{rest.rstrip('/')}"
 

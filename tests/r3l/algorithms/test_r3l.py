@@ -464,7 +464,7 @@ class Changed(R3L):
 
 def test_each_of_the_six_parts_can_be_replaced(make_trajectory):
     algorithm = Changed(group_size=2)
-    group, policy = explored(algorithm, "say b")  # a reflection that is no JSON
+    group, policy = explored(algorithm, "say b")  # a reflection that is not JSON
     [asked] = [prompt for prompt in policy.prompts if "You review" in prompt]
     assert "what of ('a', 'x', 'c')?" in asked
     retry = group.trajectories[1]
