@@ -140,7 +140,7 @@ class Training:
         """Gathers the weights and begins to publish them, once the previous version is published.
         Collective. Returns metrics on rank 0, an empty dict on every other rank."""
         self._on_rank_0(Rank0.finish_publication)
-        weights, shapes = self.trainer.published()
+        weights, shapes = self.trainer.published_weights()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
         return metrics

@@ -59,7 +59,7 @@ from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder, SkippedStep
 from r3l.run.process.command_line import echo
-from r3l.training.step_loss import StepResult, blamed
+from r3l.training.step_loss import StepResult, blame
 
 log = logging.getLogger(__name__)
 
@@ -303,7 +303,7 @@ class Rank0:
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
         algorithm, several = self.config.algorithm, bool(self.config.env.others)
-        with blamed(algorithm.metrics):
+        with blame(algorithm.metrics):
             metrics = group_metrics(groups, algorithm, several=several)
         if not self.actors:  # these groups have versions of other runs
             return metrics

@@ -45,7 +45,7 @@ from r3l.errors import (
 from r3l.notices import notice_again
 from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, raised
+from r3l.rollout.env_calls import failure_of, guarded
 from r3l.rollout.env_interface import Environment, Offer, Playable, Retry
 from r3l.rollout.failures import record_failed
 from r3l.rollout.policy_interface import Policy
@@ -165,7 +165,7 @@ class AgentEnvironment:
         except R3LError:
             raise
         except Exception as error:  # whatever an agent printed must not end the actor
-            raise raised(error) from error
+            raise failure_of(error) from error
         finally:
             if world:
                 await world.remove()

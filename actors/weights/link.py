@@ -106,7 +106,7 @@ class Link:
             IPV6="[" in self.endpoint,
         )
         if self._keys is not None:
-            curve_keys.present(socket, self._keys)
+            curve_keys.give_keys(socket, self._keys)
         socket.connect(self.endpoint)
         return socket
 

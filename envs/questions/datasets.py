@@ -20,7 +20,7 @@ from envs.questions.final_answer import boxed
 from r3l.errors import UserError
 from r3l.files import hub_data_set
 from r3l.files.user_file import numbered_lines
-from r3l.text import plain, shortened
+from r3l.text import plain, shorten
 
 PROMPT = ("prompt", "problem", "question")
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution")
@@ -147,7 +147,7 @@ def _holds(question: str, value: Any) -> bool:
 
 def _name(value: Any) -> str:
     """Cleans and shortens a row's own id, for use in a task's id."""
-    return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
+    return shorten(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
 def _conversation(messages: list[Any]) -> str:

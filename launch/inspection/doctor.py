@@ -51,7 +51,7 @@ def doctor(name: str, regrade: int | None) -> None:
     """Report what is wrong with a run, what limits the pace, and what to do. The exit code is 1 if
     anything is wrong. With --regrade, also report whether the grader gives the same rewards again:
     this starts the run's environments here, and calls the judge if there is one."""
-    folder = RunFolder(run_folder(name)).started()
+    folder = RunFolder(run_folder(name)).require_settings()
     now = snapshot.take(folder)
     results = [*findings(now), *(judged_again(folder, regrade) if regrade else [])]
     for finding in results:

@@ -28,7 +28,7 @@ MANY_LOGS = 8  # of more logs with errors than are shown one by one
 def status(name: str, as_json: bool) -> None:
     """Show what a run's processes do and wait for, their last errors, and when the next step ends.
     This command changes nothing."""
-    now = snapshot.take(RunFolder(run_folder(name)).started())
+    now = snapshot.take(RunFolder(run_folder(name)).require_settings())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}
         echo(page.as_json(values).decode())

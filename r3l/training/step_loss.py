@@ -68,7 +68,7 @@ class AnyTrainer(Protocol):
 
     def answer(self, batch: AnyBatch, queries: Sequence[Query]) -> AnyBatch:
         """Returns the batch with the answers of its queries."""
-        return batch.answered({**batch.answers, **self.answers(queries)}) if queries else batch
+        return batch.with_answers({**batch.answers, **self.answers(queries)}) if queries else batch
 
 
 def step_loss(
@@ -96,7 +96,7 @@ def step_loss(
             micro.losses,
             unmeasured_B=micro.unmeasured_B,
         )
-        with blamed(loss):
+        with blame(loss):
             parts = loss(batch)
         for part in _checked(parts, loss):
             total = total + part
@@ -157,17 +157,17 @@ def _checked(parts: Any, loss: Loss) -> list[Tensor]:
     """Returns the parts of a loss. Raises UserError unless they are named scalars."""
     rule = "return named parts, each a tensor of one number: {'policy': batch.total(terms_BT)}"
     if not isinstance(parts, Mapping) or not parts:
-        raise UserError(f"{called(loss)} returned {parts!r:.80}; {rule}")
+        raise UserError(f"{title_of(loss)} returned {parts!r:.80}; {rule}")
     for name, part in parts.items():
         if not isinstance(part, Tensor) or part.dim():
             got = (
                 f"a tensor of {tuple(part.shape)}" if isinstance(part, Tensor) else f"{part!r:.80}"
             )
-            raise UserError(f"{called(loss)} returned {got} as its part {name!r}; {rule}")
+            raise UserError(f"{title_of(loss)} returned {got} as its part {name!r}; {rule}")
     return list(parts.values())
 
 
-def called(method: Callable[..., Any]) -> str:
+def title_of(method: Callable[..., Any]) -> str:
     """Returns how errors call a method of an algorithm: with the user's file, if it is in one."""
     file, name = _file(method), getattr(method, "__name__", "loss")
     return f"algorithm {file}: {name}" if file else name
@@ -180,7 +180,7 @@ def _file(method: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def blamed(method: Callable[..., Any]) -> Iterator[None]:
+def blame(method: Callable[..., Any]) -> Iterator[None]:
     """Turns an error of a user's algorithm into one line that names its file. `method`: the
     algorithm's method that the block calls. Leaves other errors unchanged: those of r3l's own
     algorithms, a lack of memory, and errors that are not the user's."""
@@ -190,7 +190,7 @@ def blamed(method: Callable[..., Any]) -> Iterator[None]:
     except UserError as error:
         if not file:
             raise
-        raise UserError(f"{called(method)}: {error}") from error
+        raise UserError(f"{title_of(method)}: {error}") from error
     except R3LError:
         raise
     except Exception as error:
@@ -202,7 +202,7 @@ def blamed(method: Callable[..., Any]) -> Iterator[None]:
         where = f" in line {lines[-1]}" if lines else ""
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{called(method)} raised {type(error).__name__}{where}: {reason}"
+            f"{title_of(method)} raised {type(error).__name__}{where}: {reason}"
         ) from error
 
 

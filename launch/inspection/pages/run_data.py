@@ -89,7 +89,7 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Reads a run. Raises UserError only if no run was started in the folder."""
-    data = RunData(folder.found())
+    data = RunData(folder.require_run())
     data.config = data.read("settings", folder.settings, None)
     data.config_text = data.read("settings as text", partial(_text, folder.config_file), "")
     data.history = data.read("progress.jsonl", folder.history, data.history)

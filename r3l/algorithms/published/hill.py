@@ -84,7 +84,7 @@ class HiLL(ReflectAndRetry):
             delta = reliance.reliance(batch, group, retry)
             if delta is not None and delta < (self.reliance_least or 0.0):
                 keep[slots.index(retry.slot)] = False
-        return rows.left_out(rows.plain(values), keep)
+        return rows.keep_only(rows.plain(values), keep)
 
     def masks(self, attempts: Sequence[Trajectory]) -> list[Bool]:
         """Pivotal credit: a retry and its attempt are trained from the pivot on."""

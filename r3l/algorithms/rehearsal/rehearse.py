@@ -213,7 +213,7 @@ class _Rehearsal:
             self._check("queries", rules.of_query(query, needs, answers))
             answers[query.key] = rules.made_up_answer(query)
         with self._calling("rows", OTHERS_S):
-            rows = list(self.algorithm.rows(batch.answered(answers)))
+            rows = list(self.algorithm.rows(batch.with_answers(answers)))
         for row in rows:
             self._check("rows", rules.of_row(row))
         return rows

@@ -22,7 +22,7 @@ SHARE = 0.5
 """The share of reflecting groups among those of a task that reflects."""
 
 
-def planned(lease: LeaseFacts, slots: int, below: float) -> GroupPlan | None:
+def plan_reflecting(lease: LeaseFacts, slots: int, below: float) -> GroupPlan | None:
     """Plans a reflecting group of `slots` slots, or returns None for a plain one.
 
     A task reflects from the second epoch on, if the mean stored reward of its first attempts is

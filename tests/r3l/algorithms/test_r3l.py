@@ -432,7 +432,7 @@ def test_the_supervised_tokens_of_a_step_are_a_share_of_the_attempts(make_trajec
         found = supervised(algorithm.rows(batch))
         assert sum(len(row.mask) for row in found) <= attempts * (9 if share is None else share)
         assert len(found) == (0 if share in (0.01, 0.3) else 2)
-        assert algorithm.left_out(batch) == 2 - len(found)
+        assert algorithm.count_left_out(batch) == 2 - len(found)
 
 
 # -- six parts that a subclass replaces ------------------------------------------------------
