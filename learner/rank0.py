@@ -71,7 +71,8 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 class Rank0:
     """Draws and commits batches, publishes weights, evaluates and reports. Without `actors`, the
-    run ends when the buffer has too few groups. `gpus`: of all ranks, for the bill."""
+    run ends when the buffer has too few groups. `gpus`: the number of GPUs of all ranks, for the
+    bill."""
 
     def __init__(
         self,

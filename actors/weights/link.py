@@ -25,8 +25,8 @@ REPLY_MEMORY = 256 << 20
 
 
 class Link:
-    """Connects to `endpoint` with the first request. `keys`: encrypts with them. `key`: of keyed
-    checksums (r3l.weights.keyed_sums), if the publisher asks for them."""
+    """Connects to `endpoint` with the first request. `keys`: encrypts with them. `key`: the key of
+    keyed checksums (r3l.weights.keyed_sums), if the publisher asks for them."""
 
     def __init__(
         self,

@@ -113,8 +113,8 @@ class Calls:
         *,
         wait_s: float = 0.0,
     ) -> Call[Lease | Wait]:
-        """Asks for a group to explore. `plan`: of a new training group; by default, the run's
-        algorithm plans it. An evaluation group has one slot. `metrics`: numbers for `stats`.
+        """Asks for a group to explore. `plan`: the plan of a new training group; by default, the
+        run's algorithm makes it. An evaluation group has one slot. `metrics`: numbers for `stats`.
         `wait_s`: how many seconds, at most 30, the service may keep the request until there is
         work."""
         request = operations.AcquireLease(actor, version, plan, metrics or {}, wait_s)
@@ -207,8 +207,8 @@ class Calls:
 
     @operation
     def get_drawn(self, draw_id: int, at: int) -> Call[list[Frame]]:
-        """Returns the next encoded records of a draw, from number `at` on; an empty one is of a
-        recalled attempt that no longer exists. `draw` asks for all of them itself."""
+        """Returns the next encoded records of a draw, from number `at` on; an empty record stands
+        for a recalled attempt that no longer exists. `draw` asks for all of them itself."""
         return Call(
             operations.GetDrawn(draw_id, at), lambda reply, frames: joined(reply.frames, frames)
         )

@@ -28,7 +28,7 @@ from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
 MANY = 0.1
-"""From this share of stale groups on, the user gets a notice."""
+"""If this share of the groups or more is stale, the user gets a notice."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 

@@ -60,8 +60,8 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the stored progress of open slots. Deletes progress that is damaged, of a sick
-    engine, too large for one reply or too old to train on."""
+    """Returns the stored progress of open slots. Deletes progress that is damaged, comes from a
+    sick engine, is too large for one reply or is too old to train on."""
     found, room = [], free_bytes(row)
     learner, limit = work.index.progress.version, work.config.max_staleness
     for slot in slots_with_progress(work.txn, row.group_id):

@@ -164,8 +164,8 @@ def _own(value: object) -> dict[str, object]:
 
 
 def _mark(value: Any, inside: tuple[int, ...] = ()) -> object:
-    """Returns something that is equal as long as the value does not change, as far as can be
-    seen. `inside`: ids of the values that hold it."""
+    """Returns a mark of a value. Two marks are equal unless the value has changed between them, as
+    far as can be seen. `inside`: ids of the values that hold it."""
     if isinstance(value, bool | int | float | str | bytes | None):
         return repr(value)
     if isinstance(value, UNWATCHED):

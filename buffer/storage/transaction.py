@@ -262,8 +262,8 @@ class Txn(Tables):
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Finishes a group's record: writes the results and reflections `last`, and what else the
-        record has (`head`). Deletes the progress of the group."""
+        """Finishes a group's record: writes the results and reflections `last`, and the rest of the
+        record (`head`). Deletes the progress of the group."""
         self.put_parts(row.group_id, last or Parts())
         self.delete_all("partial", row.group_id.encode() + b"\0")
         self._put_head(row, self.head(row))

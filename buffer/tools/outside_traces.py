@@ -37,9 +37,9 @@ from r3l.views.session_trace import (
 def read_traces(
     place: Path, source: str, chat: Callable[[], Chat], reward: float | None = None
 ) -> Iterator[OutsideGroup | LeftOut]:
-    """Yields the groups of a file or folder of sessions, and why others are left out. `source`: of
-    sessions that name none. `chat`: makes the chat format of the run's model. `reward`: of sessions
-    that name none. Raises UserError with the line that cannot be read."""
+    """Yields the groups of a file or folder of sessions, and why others are left out. `source`: the
+    source of sessions that name none. `chat`: makes the chat format of the run's model. `reward`:
+    the reward of sessions that name none. Raises UserError with the line that cannot be read."""
     groups: dict[tuple[str, str], list[Place]] = {}
     for session in read_sessions(place):
         with _named(session):

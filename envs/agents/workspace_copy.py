@@ -174,7 +174,7 @@ def _put_back(root: int, wanted: Listing, objects: Path) -> None:
 
 
 def _remove_folder(outer: int, name: str) -> None:
-    """Removes a folder in which only sockets and pipes are left, which no listing holds."""
+    """Removes a folder in which only sockets and pipes are left. Listings do not include these."""
     with _folder_at(outer, name) as folder:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries]

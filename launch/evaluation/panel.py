@@ -120,7 +120,7 @@ async def _digest(
 
 
 async def _first(task: Task, env: Environment) -> str:
-    """Returns the first observation, as far as it is the same at every reset."""
+    """Returns the part of the first observation that is the same at every reset."""
     reset = await guarded(lambda: env.reset(seed=task.seed, options=dict(task.options)))
     first = read_reset(env.spec.name, reset)[0]
     match env.spec.deterministic:
@@ -252,7 +252,8 @@ def shipped_digests() -> dict[str, str]:
 
 def agreement(panel: Panel, file: Path | None, known: Panel | None, *, any_panel: bool) -> str:
     """Checks a panel against `known`, which was read from `file`, or else against the shipped one.
-    Returns "" if they agree, or why not if `any_panel` is set. Otherwise raises UserError."""
+    Returns "" if they agree. If they differ, raises UserError; with `any_panel`, returns the
+    difference instead."""
     if known is not None:
         why = f"--panel {file}: {text}" if (text := difference(panel, known)) else ""
     else:

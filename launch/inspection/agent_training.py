@@ -12,7 +12,7 @@ from r3l.run.files.progress_lines import StepLine
 from r3l.views.tape import UNTRAINED
 
 LOOKED_AT = 5
-"""How many of the last steps are examined. The counts of the step before them are subtracted."""
+"""How many of the last steps are examined. The counts of the step before these are subtracted."""
 ENOUGH = 0.5  # of the sampled tokens, without those that the user has asked not to train
 TOKENS, ASKED = "agent/tokens_", "agent/asked_"
 NOT_COUNTED = "policy-untrained"

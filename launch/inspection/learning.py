@@ -49,8 +49,8 @@ WARM_UP = "warm the model up with r3l-learner warmup"
 
 
 class Reason(NamedTuple):
-    """`what`: why a run learns little or nothing. `remedy`: what to do about it. `name`: of the
-    rule. `alarm`: whether something is wrong; else it is a note."""
+    """`what`: why a run learns little or nothing. `remedy`: what to do about it. `name`: the rule's
+    name. `alarm`: whether something is wrong; else it is a note."""
 
     what: str
     remedy: str
@@ -59,8 +59,8 @@ class Reason(NamedTuple):
 
 
 def reasons(steps: Sequence[StepLine], evaluations: Sequence[EvalLine] = ()) -> list[Reason]:
-    """Finds why a run teaches its policy little or nothing, alarms first. Judges from LOOKED_AT
-    steps, ENOUGH attempts or the first evaluation on."""
+    """Finds why a run teaches its policy little or nothing, alarms first. Judges once there are
+    LOOKED_AT steps, ENOUGH attempts or an evaluation."""
     return of_evidence(Evidence(steps, evaluations))
 
 

@@ -20,8 +20,8 @@ MUCH = 0.2
 
 
 class Course(NamedTuple):
-    """What the blocks so far say. `first`: the mean of the first window, `best`: of the highest
-    one. `squares`: sum of the squared differences of neighbours."""
+    """What the blocks so far say. `first`: the mean of the first window. `best`: the mean of the
+    highest window. `squares`: sum of the squared differences of neighbours."""
 
     blocks: int = 0
     first: float = math.nan

@@ -26,7 +26,7 @@ LOOKED_AT = 1000
 """How many of the last steps are examined."""
 EVALUATIONS = 256
 LEAST = 10
-"""Fewest steps of a window. Trends compare the first third of the steps with the last one."""
+"""Fewest steps of a window. Trends compare the first third of the steps with the last third."""
 CLEAR = 3.0  # standard errors by which two windows differ if they differ at all
 LEAST_REWARD, LEAST_SUCCESS = 0.02, 0.02  # smaller changes are not reported
 TRADE = 0.25  # share of what one part gains that another one loses
@@ -138,7 +138,8 @@ def _of_reward(step: StepLine) -> StepLine:
 
 
 def windows(values: Sequence[float]) -> Trend | None:
-    """Compares the first third of some values with the last one. None if a third is not LEAST."""
+    """Compares the first third of some values with the last third. Returns None if a third has
+    fewer than LEAST values."""
     third = len(values) // 3
     return between(values[:third], values[-third:]) if third >= LEAST else None
 
@@ -261,14 +262,16 @@ def _length(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> Itera
 
 
 def _improves(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> bool:
-    """Whether the held-out success rises; without two evaluations, that of base attempts."""
+    """Whether the held-out success rises. With fewer than two evaluations, whether the success of
+    base attempts rises."""
     if len(evaluations) < 2:
         return _holds(_trend(steps, SUCCESS), lambda trend: trend.rises(LEAST_SUCCESS))
     return evaluations[-1].success > evaluations[0].success + LEAST_SUCCESS
 
 
 def _one_reply(steps: Sequence[StepLine]) -> Iterator[Suspicion]:
-    """Examines any steps in a row: a policy may leave the reply for longer ones later."""
+    """Examines steps in a row, wherever they are, since the policy may turn to longer replies
+    later."""
     in_a_row, last = 0, None
     for step in steps:
         if REPLY in step.metrics:

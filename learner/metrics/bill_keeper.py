@@ -17,8 +17,8 @@ WRITE_S = 10.0
 
 
 class BillKeeper:
-    """Keeps `bill.json` from rank 0. `gpus`: of all ranks. `served`: whether the buffer is a
-    process of its own, rather than a thread of this one."""
+    """Keeps `bill.json` from rank 0. `gpus`: the number of GPUs of all ranks. `served`: whether the
+    buffer is a process of its own, rather than a thread of this one."""
 
     def __init__(
         self, folder: RunFolder, config: RunConfig, *, gpus: int = 0, served: bool = True

@@ -332,8 +332,8 @@ class DeepSpeedTrainer(AnyTrainer):
         return None
 
     def _survive(self, error: RuntimeError | MemoryError, longest: int, *, stage: int) -> None:
-        """Raises `error` unless memory ran out. Raises RestartNeeded from ZeRO stage `stage` on.
-        `longest`: length of the longest row."""
+        """Raises `error` unless memory ran out. Raises RestartNeeded under ZeRO stage `stage` or
+        higher. `longest`: length of the longest row."""
         if not is_out_of_memory(error):
             raise error
         log.warning("rank %d: %s", self.rank, str(error).splitlines()[0])

@@ -84,8 +84,9 @@ class SharedRows:
     def all_found(
         self, turn: int, top: int, found: Found | None
     ) -> Iterator[tuple[list[Row], Found]]:
-        """Brings what the ranks found about their micro-batches `turn` to rank 0. Yields each with
-        its rows; nothing on other ranks. `found`: of this rank, None if it failed. Collective."""
+        """Brings what the ranks found about their micro-batches `turn` to rank 0. Yields each
+        finding with its rows; yields nothing on other ranks. `found`: this rank's finding, None if
+        it failed. Collective."""
         own = b"" if found is None else b"".join(each.tobytes() for each in found)
         all_own = collectives.gather(own, self.device) if self.world > 1 else [own]
         for rows, data in zip((each[turn] for each in self.plan), all_own, strict=True):

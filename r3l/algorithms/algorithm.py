@@ -174,8 +174,8 @@ class Algorithm(Section):
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
         """Maps the rewards [G] of one group to advantages [G]. The last `recalled` attempts come
-        from other groups. A masked attempt is left out of the step and of every mean; one of
-        advantage 0 counts."""
+        from other groups. A masked attempt is left out of the step and of every mean; an attempt
+        with advantage 0 counts."""
         return advantages.centered(rewards)
 
     def credit_masks(self, batch: Batch) -> list[list[Bool]]:

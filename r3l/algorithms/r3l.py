@@ -212,7 +212,7 @@ class R3L(ReflectAndRetry):
             await super().explore(x)
 
     async def explore_unsolved(self, x: Exploration) -> None:
-        """Retries the attempts if none of them succeeded. Else plays further ones."""
+        """Retries the attempts if none of them succeeded. Otherwise plays further attempts."""
         retries = self.retries(x.plan.slots)
         again = [slot for slots in retries.values() for slot in slots]
         await x.each(retries, lambda slot: x.play(slot, retried=len(retries[slot]) > 0))

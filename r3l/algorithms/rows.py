@@ -53,7 +53,8 @@ def kept(values: Advantages) -> Bool:
 
 
 def plain(values: Advantages) -> Float64:
-    """Returns advantages [G] without their mask; 0 or any number where an attempt is left out."""
+    """Returns advantages [G] without their mask. The number of an attempt that is left out has no
+    meaning."""
     return np.ma.getdata(values)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -265,7 +266,8 @@ def _rows_of(
 
 
 def _conversations(attempt: Trajectory, mask: Bool) -> list[tuple[Trajectory, Bool]]:
-    """Returns the conversations of an attempt with their masks. `mask`: of the main one."""
+    """Returns the conversations of an attempt with their masks. `mask`: that of the main
+    conversation."""
     masks = [mask, *credit.further_masks(attempt, mask)]
     return list(zip(attempt.conversations(), masks, strict=True))
 

@@ -83,7 +83,7 @@ def needed_files(listed: Listing) -> list[str]:
 def split_files(
     names: Iterable[str], configs: Sequence[Mapping[str, Any]], configuration: str, split: str
 ) -> list[str]:
-    """Returns the files of a split, sorted. `names`: all files. `configs`: as in the README.
+    """Returns the files of a split, sorted. `names`: all files. `configs`: the README's.
     `configuration`: "" is the default one. Raises TypeError for `data_files` of another form."""
     known = sorted(names)
     if configs:

@@ -1,4 +1,4 @@
-"""Makes r3l import its own packages, even beside folders of the user's with the same names.
+"""Makes r3l import its own packages, even if the user has folders with the same names.
 
 The console scripts start here, and vLLM's plugin too: a user has a folder `envs` or `buffer`, but
 none that is named r3l.

@@ -44,8 +44,8 @@ def remove_left(prefix: str, parent: Path | None = None, suffix: str = HELD) -> 
 
 
 def remove_tree(path: str | Path, dir_fd: int | None = None) -> None:
-    """Removes a folder, or what is in its place. Follows no link, and needs neither a shallow tree
-    nor open folders. Leaves what this user may not remove, and raises nothing.
+    """Removes a folder, or whatever has its name. Follows no link. A tree may have any depth, and
+    its folders need not be readable. Leaves what this user may not remove, and raises nothing.
 
     `dir_fd`: the open folder that `path` is relative to.
     """

@@ -14,7 +14,8 @@ from r3l.files.user_file import read_text
 from r3l.models.weight_shapes import check_shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-"""The files by which transformers finds weights in one file, and in several."""
+"""The files by which transformers finds weights. SINGLE: all weights. INDEX: names the files of the
+weights."""
 _FEWER_BITS = ("F8", "F4", "F6_")
 _WHOLE = ("I", "U")
 """Types of whole numbers. Only quantized weights have them."""

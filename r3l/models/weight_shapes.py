@@ -28,9 +28,9 @@ Layers = dict[int, Shapes]
 
 def check_shapes(settings: Mapping[str, Any], shapes: Shapes, called: str, *, plain: bool) -> None:
     """Raises UserError if config.json names other layers or sizes than the weights have, or if a
-    layer, the embedding or the last norm is not whole. transformers would begin with random
-    numbers in their place. `shapes`: of each tensor. `plain`: whether the weights are not
-    quantized; quantized ones have other names and shapes."""
+    layer, the embedding or the last norm is not whole. transformers would begin with random numbers
+    in their place. `shapes`: each tensor's shape. `plain`: whether the weights are not quantized;
+    quantized ones have other names and shapes."""
     text = settings.get("text_config")
     text = text if isinstance(text, dict) else settings
     if wrong := next(_wrong(text, settings, shapes, plain), ""):

@@ -96,9 +96,9 @@ def imported_chat(
 ) -> Trajectory:
     """Makes an attempt from the messages of a chat, such as people or other systems wrote. Its K
     responses are the K assistant messages, in the tokens that the template gives them, and their
-    log-probabilities are unknown. `chat`: that of the run's model. `messages`: mappings with `role`
-    and `content`. Raises RecordError unless they are user and assistant in turn, after a system
-    message if there is one."""
+    log-probabilities are unknown. `chat`: the chat format of the run's model. `messages`: mappings
+    with `role` and `content`. Raises RecordError unless they are user and assistant in turn, after
+    a system message if there is one."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise RecordError(f"messages {messages!r:.80}: {RULE}", field="messages")
     turns = [_checked(message) for message in messages]

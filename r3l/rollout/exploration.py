@@ -439,8 +439,8 @@ class Exploration:
 
     @contextmanager
     def _live(self) -> Iterator[None]:
-        """Counts a verb's work while it is in progress. An error of neither the engine nor the
-        store ends this work alone: it becomes RecordFailed."""
+        """Counts a verb's work while it is in progress. An error that comes neither from the engine
+        nor from the store ends only this work, as RecordFailed."""
         task = asyncio.current_task()
         assert task is not None
         self.working.append(task)

@@ -78,7 +78,7 @@ def spent(used: Usage, budget: BudgetConfig, cost: CostConfig) -> str:
 
 
 def larger(used: Usage, budget: BudgetConfig, cost: CostConfig) -> str:
-    """Returns what to type for twice as much of each limit that is used up."""
+    """Returns the settings that double each limit that is used up."""
     return " ".join(
         f"{name}={2 * max(have, limit):.0f}"
         if name.endswith("tokens")

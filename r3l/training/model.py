@@ -125,8 +125,9 @@ class LogitsModule(nn.Module):
 
 
 def in_rows(select_BT: Tensor, scores_K: Scores, place: Tensor) -> Scores:
-    """Puts the scores of nodes where they were selected. The first score belongs to no position.
-    `place`: for each selected position, the node's index among the other scores."""
+    """Puts the scores of nodes at the positions that were selected. Skips the first score, which
+    belongs to no position. `place`: for each selected position, the index of its score among the
+    others."""
     logprobs_K, *others_K = scores_K
     blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
     # On a CPU, the gradient of x[indices] is added up in any order, by several threads.

@@ -48,8 +48,8 @@ OUT_OF_MEMORY = (
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step on all ranks. `applied`: False if the loss or gradient was
-    not finite. `out_of_memory`: how often the token budget was halved. `reliance`: of each trained
-    retry, as r3l.training.measures.drift.reliance_of_retries returns it."""
+    not finite. `out_of_memory`: how often the token budget was halved. `reliance`: each trained
+    retry's Δ, as r3l.training.measures.drift.reliance_of_retries returns it."""
 
     applied: bool
     metrics: dict[str, float]
@@ -134,7 +134,7 @@ def step_metrics(
     sums: Sums, *, norm: float, grad_clip: float, seconds: float, **more: float
 ) -> Sums:
     """Returns the metrics `learner/…` of a step. `sums`: added over micro-batches and ranks.
-    `norm`: of the gradient before clipping. `more`: further metrics."""
+    `norm`: the gradient's norm before clipping. `more`: further metrics."""
     metrics = {
         **{name: value for name, value in sums.items() if not name.startswith("sum_")},
         **drift_metrics(sums),
@@ -168,7 +168,8 @@ def _checked(parts: Any, loss: Loss) -> list[Tensor]:
 
 
 def title_of(method: Callable[..., Any]) -> str:
-    """Returns how errors call a method of an algorithm: with the user's file, if it is in one."""
+    """Returns the name by which errors call a method of an algorithm. The name includes the user's
+    file, if the method is in one."""
     file, name = _file(method), getattr(method, "__name__", "loss")
     return f"algorithm {file}: {name}" if file else name
 

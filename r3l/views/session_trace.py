@@ -47,8 +47,8 @@ _DESCRIBING = ("timestamp", "model")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a line is: its file, its number from 1 on and its first byte. As text, a message's
-    beginning."""
+    """Where a line is: its file, its number from 1 on and its first byte. `str` gives the beginning
+    of a message about the line."""
 
     file: Path
     number: int = 1

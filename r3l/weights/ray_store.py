@@ -47,8 +47,8 @@ class Registry:
 
 
 class RayStore:
-    """Puts versions into Ray's store, or gets them from it. `origin`: the publisher's id. `key`: of
-    keyed checksums."""
+    """Puts versions into Ray's store, or gets them from it. `origin`: the publisher's id. `key`:
+    the key of keyed checksums."""
 
     def __init__(self, origin: str, key: bytes | None = None) -> None:
         self.origin, self.key = origin, key

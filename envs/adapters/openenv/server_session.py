@@ -34,8 +34,8 @@ answer that breaks the protocol or the server's own schema. Counted with `openen
 
 
 class OpenEnvSession:
-    """A session of the server at `url`. `name`: of the environment, for messages. `timeout_s`: time
-    limit of a call, including the wait for a free session, seconds."""
+    """A session of the server at `url`. `name`: the environment's name, for messages. `timeout_s`:
+    time limit of a call, including the wait for a free session, seconds."""
 
     def __init__(self, name: str, url: str, timeout_s: float) -> None:
         self.name, self.url, self.timeout_s = name, url, timeout_s

@@ -23,8 +23,8 @@ OPTIONS = frozenset(("--chown", "--chmod", "--link"))
 
 @dataclass(frozen=True)
 class Copy:
-    """A COPY or ADD. A target that ends in / is a folder. `mode`: of the files; None: as they
-    are."""
+    """A COPY or ADD. A target that ends in / is a folder. `mode`: the files' mode; None: their
+    own."""
 
     sources: list[str]
     target: str

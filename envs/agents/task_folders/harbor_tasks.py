@@ -72,8 +72,8 @@ def _shown(task: HarborTask) -> dict[str, Any]:
 @dataclass(frozen=True)
 class HarborTasks:
     """How the tasks of a folder are played. `root`: the folder. `agent`: the name of an agent of
-    Harbor, or "" for the user's own command. `local`: without containers. `settings`: of Harbor's
-    trials."""
+    Harbor, or "" for the user's own command. `local`: without containers. `settings`: those of
+    Harbor's trials."""
 
     root: Path
     folders: Mapping[str, Path]
@@ -89,7 +89,7 @@ class HarborTasks:
 
     @property
     def grader(self) -> Argv:
-        """The command that runs the grader. Tests, too, find its interpreter first."""
+        """The command that runs the grader. The tests also find the grader's interpreter first."""
         if not self.local:
             return (*PROGRAM, f"{RUN_TESTS}:stored_result")
         return (interpreter(self.python), str(CALL_FUNCTION), f"{RUN_TESTS}:grade")

@@ -30,9 +30,9 @@ SIDES = 6
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """What the page shows. `reports`: by name, the first one first. `settings`: of the evaluation
-    (learner.evaluation.evaluation_folder). `panel`: the line on its tasks. `others`: the attempts
-    of the other evaluation, `other_settings` its settings; [] without one."""
+    """What the page shows. `reports`: by name, the first one first. `settings`: the evaluation's
+    settings (learner.evaluation.evaluation_folder). `panel`: the line on its tasks. `others`: the
+    attempts of the other evaluation, `other_settings` its settings; [] without one."""
 
     reports: Mapping[str, Report]
     attempts: Sequence[Conversation]

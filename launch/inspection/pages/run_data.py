@@ -35,7 +35,8 @@ TRIED = 40  # groups that are read, at most, to find these
 
 @dataclass(frozen=True)
 class Course:
-    """A task before and after: two attempts, and when each was played. `change`: of the reward."""
+    """A task before and after: two attempts, and when each was played. `change`: the change of the
+    reward."""
 
     task: str
     before: AttemptView

@@ -19,7 +19,7 @@ from r3l.rollout.exploration import Exploration
 REFLECTING = "reflecting"
 """The kind of a reflecting group (GroupPlan)."""
 SHARE = 0.5
-"""The share of reflecting groups among those of a task that reflects."""
+"""The share of reflecting groups among the groups of a hard task."""
 
 
 def plan_reflecting(lease: LeaseFacts, slots: int, below: float) -> GroupPlan | None:

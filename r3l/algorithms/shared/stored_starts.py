@@ -59,7 +59,7 @@ def stored_groups(history: History) -> list[StoredGroup]:
 
 
 def numbered(kind: str, number: int) -> str:
-    """Returns the kind of a group that is at some level of a curriculum, such as "restart 2"."""
+    """Returns the kind of a group at a level of a curriculum, such as "restart 2"."""
     return f"{kind} {number}"
 
 
