@@ -60,7 +60,7 @@ class Batch:
 
     def as_read(self, which: Callable[[Group], bool] = lambda group: True) -> Self:
         """Returns the batch with the attempts of some groups as the policy read them, so that rows
-        have what was shown to it. Recalled attempts stay as they are stored."""
+        include what was shown to it. Recalled attempts stay as they are stored."""
         if not any(map(which, self.groups)):
             return self
         groups = [_as_read(group) if which(group) else group for group in self.groups]

@@ -360,8 +360,8 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
 
 
 def plain_messages(session: Session) -> tuple[Sequence[Mapping[str, str]], str]:
-    """Returns a session's messages if each is only a role and a text, else (); and why not, or
-    ""."""
+    """Returns a session's messages and "" if each is only a role and a text. Otherwise returns ()
+    and the reason."""
     for message in session.messages:
         if "tool_calls" in message or message["role"] == "tool":
             return (), "tool calls"
