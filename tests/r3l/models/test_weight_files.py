@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "the index is not JSON": (lambda m: (m / INDEX).write_text("{"), "is not an index"),
     "the index is a list": (lambda m: (m / INDEX).write_text("[]"), "is not an index"),
     "the index names nothing": (lambda m: (m / INDEX).write_text('{"weight_map": {}}'), "not an "),
-    "the index has numbers": (lambda m: (m / INDEX).write_text('{"weight_map": {"a": 1}}'), "not an "),
+    "the index has numbers": (lambda m: (m / INDEX).write_text('{"weight_map": {"a": 1}}'), "not "),
     "a file ends in its tensors": (lambda m: cut(m / SECOND, 150), f"{SECOND} is damaged"),
     "a file ends in its header": (lambda m: cut(m / SECOND, 20), f"{SECOND} is damaged"),
     "a file is empty": (lambda m: cut(m / SECOND, 0), f"{SECOND} is damaged"),
