@@ -45,7 +45,7 @@ class Stopped(Exception):
 
 @dataclass
 class HeldGroup:
-    """A leased group that is explored."""
+    """A leased group that is being explored."""
 
     x: Exploration
     puts: GroupPuts

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 class _Check(click.Command):
-    """Reads `--model` without a name, also in front of YAML or KEY=VALUE."""
+    """Reads `--model` without a name, even in front of YAML or KEY=VALUE."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         following = [*args, ""][1:]

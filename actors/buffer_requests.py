@@ -39,8 +39,8 @@ Fingerprint = tuple[int, str] | None
 STORE_FULL_S = 2.0  # until a request that found the store full is sent again
 PARTIAL_S = 2.0  # for a put of progress; the attempt waits meanwhile
 LEASE_WAIT_S = 2.0
-"""For so many seconds the buffer keeps a lease until there is work. The engine may get newer
-weights meanwhile, which the request does not say."""
+"""How many seconds the buffer keeps a lease request until there is work. The request does not say
+if the engine gets newer weights meanwhile, so this is short."""
 LEAVE_S = 5.0  # for unfinished puts when the actor leaves, and as long again for the release
 
 

@@ -83,7 +83,7 @@ async def _try(
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
     prompt = len(attempt.read) + len(chat.prompt_ids)
-    attempt.tokens.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
+    attempt.tokens.add_response(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
     attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
     asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))

@@ -48,7 +48,7 @@ class LaunchCommands(OneLineGroup):
         command: click.Command = getattr(import_module(f"launch.inspection.{cmd_name}"), cmd_name)
         return command
 
-    def explained(self, error: click.UsageError) -> str:
+    def explain(self, error: click.UsageError) -> str:
         """Names the setting that was given as an option, such as --learning-rate."""
         of_train = error.ctx is not None and error.ctx.info_name == DEFAULT
         if not isinstance(error, click.NoSuchOption) or not of_train:

@@ -154,7 +154,7 @@ def run_name(run: Path) -> str:
 
 def bill_line(run: Path, config: RunConfig, step: int) -> str:
     """Formats what a run has used, and whether that ended it; "" if it has no bill. `step`: the
-    last one."""
+    last step."""
     processes = RunFolder(run).bill()
     if not processes:
         return ""

@@ -50,7 +50,7 @@ from r3l.rollout.env_interface import Environment
 from r3l.run import config as configuration
 from r3l.run.cards import CARD
 from r3l.run.config import RunConfig
-from r3l.run.downloads import fetched
+from r3l.run.downloads import with_downloads
 from r3l.run.evaluation_tags import number_text
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import OneLine, echo, version_option
@@ -175,7 +175,7 @@ def _evaluate(options: dict[str, Any]) -> None:
     config, file = _configured(options), options["panel_file"]
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
     wanted = (config.env, options["split"], options["count"])
-    tasks = fetched(lambda: tasks_of_all(*wanted), yes=options["yes"])
+    tasks = with_downloads(lambda: tasks_of_all(*wanted), yes=options["yes"])
     known = read_panel(file) if file is not None and file.exists() else None
     saved = read_checksums(Path(config.model))
     step = f"step {saved.step}" if saved else ""
@@ -196,8 +196,8 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 @dataclass
 class Sitting:
-    """One call of the command: what it plays, `known` (the panel of --panel, if its file exists)
-    and what `_sit` adds."""
+    """One call of the command: what it plays. `known`: the panel of --panel, if its file exists.
+    `_sit` sets the fields with defaults."""
 
     config: RunConfig
     tasks: list[Task]
@@ -313,13 +313,13 @@ def _configured(options: dict[str, Any]) -> RunConfig:
         model_name = _model_of(trained) if trained else "builtin"
     named = {"model": model_name, "env": options["env_name"], "seed": options["seed"]}
     alone = [] if options["env_name"] is None else ["env.others={}"]
-    settings_file = None if trained is None else RunFolder(trained).started().own_config
+    settings_file = None if trained is None else RunFolder(trained).require_settings().own_config
     config = configuration.load(
         settings_file,
         [*as_overrides(named), *alone, *_temperatures(options), *options["overrides"]],
         demo=None if trained else DEMO,
     )
-    model = fetched(lambda: model_folder(config.model), yes=options["yes"], trained=False)
+    model = with_downloads(lambda: model_folder(config.model), yes=options["yes"], trained=False)
     check_agent(config, chat_format(config, model))
     check_engine_arguments(config.actor)
     return config.model_copy(update={"model": str(model)})
@@ -327,7 +327,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
 
 def _model_of(run: Path) -> str:
     """Finds a run's best model or else its last. Raises UserError if it has neither."""
-    RunFolder(run).started()
+    RunFolder(run).require_settings()
     for folder in (run / "best", run / "model"):
         if (folder / "config.json").is_file():
             return str(folder)

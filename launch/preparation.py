@@ -40,7 +40,7 @@ from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.files import hub_data_set
 from r3l.run.config import RunConfig
-from r3l.run.downloads import fetched
+from r3l.run.downloads import with_downloads
 from r3l.run.files.run_folder import RunFolder
 
 
@@ -58,7 +58,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     # Then the model's folder, whose size the plan needs, and the machines: whether the processes
     # fit and reach each other. A .gguf file is converted once, a model of the hub downloaded.
     consent = {"yes": options.yes, "dry_run": options.dry_run}
-    model = fetched(lambda: model_folder(config.model), **consent)
+    model = with_downloads(lambda: model_folder(config.model), **consent)
     known = RunFolder(options.run).own_settings() if options.resume else None
     named = config.model_copy(update={"model": str(model)})
     settled = absolute(named, known)
@@ -68,7 +68,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     if settled.buffer.archive:
         Archive(settled.buffer.archive)  # its libraries
     # Then what is read from disk: tasks, the chat template, a checkpoint.
-    tasks = fetched(lambda: first_tasks(config), **consent)
+    tasks = with_downloads(lambda: first_tasks(config), **consent)
     chat = None if options.dry_run else chat_format(config, model)
     if chat is not None:
         check_agent(config, chat)

@@ -36,7 +36,7 @@ from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.exit_codes import EXIT_CODES
 from r3l.errors import LearnerHung, UserError
 from r3l.run.cards import write_model_cards
-from r3l.run.files.json_lines import GrowingFile, parsed
+from r3l.run.files.json_lines import GrowingFile, parse_lines
 from r3l.run.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.endpoints import reached
@@ -336,7 +336,7 @@ class Run:
     def _show_progress(self) -> None:
         for notice in self.notices.new():
             self.say(notice)
-        for line in parsed(self.progress.new(), from_json).values:
+        for line in parse_lines(self.progress.new(), from_json).values:
             self.moved, self.quiet_s, shown = time.monotonic(), QUIET_S, ""
             if isinstance(line, EvalLine):
                 self.evaluations.append(line)

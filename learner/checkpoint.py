@@ -255,7 +255,7 @@ def load_run(
 ) -> tuple[DeepSpeedTrainer, RunState]:
     """Loads a run's trainer and state from `checkpoint`, or from the initial `model` if there is no
     checkpoint. Fixes the number of threads. Call `check_resumable` first. Raises UserError if the
-    algorithm's rows repeat their prefixes and the model computes each anew."""
+    algorithm's rows repeat their prefixes and the model would compute each prefix again."""
     from learner.step.deepspeed_trainer import DeepSpeedTrainer
     from r3l.training.averaged_weights import DECAY
     from r3l.training.measures.processor import fix_threads

@@ -141,8 +141,9 @@ def _leading() -> bool:
 
 
 def _let_rank_0_speak() -> None:
-    """Gives rank 0 time to say an error that all ranks have; DeepSpeed's launcher then ends this
-    rank. Returns if this rank has its error alone, such as one of a loss, which it must say."""
+    """Gives rank 0 time to report an error that all ranks have; DeepSpeed's launcher then ends this
+    rank. Returns if only this rank has the error, such as one of a loss. This rank must then report
+    it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(LATER_S)
 

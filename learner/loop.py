@@ -137,10 +137,10 @@ class Training:
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Gathers the weights and begins to publish them, once the version before is published.
+        """Gathers the weights and begins to publish them, once the previous version is published.
         Collective. Returns metrics on rank 0, an empty dict on every other rank."""
         self._on_rank_0(Rank0.finish_publication)
-        weights, shapes = self.trainer.published()
+        weights, shapes = self.trainer.published_weights()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
         return metrics

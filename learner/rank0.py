@@ -66,7 +66,7 @@ from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder, SkippedStep
 from r3l.run.process.command_line import echo
-from r3l.training.step_loss import StepResult, blamed
+from r3l.training.step_loss import StepResult, blame
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,8 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 class Rank0:
     """Draws and commits batches, publishes weights, evaluates and reports. Without `actors`, the
-    run ends when the buffer has too few groups. `gpus`: of all ranks, for the bill."""
+    run ends when the buffer has too few groups. `gpus`: the number of GPUs of all ranks, for the
+    bill."""
 
     def __init__(
         self,
@@ -314,7 +315,7 @@ class Rank0:
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
         algorithm, several = self.config.algorithm, bool(self.config.env.others)
-        with blamed(algorithm.metrics):
+        with blame(algorithm.metrics):
             metrics = group_metrics(groups, algorithm, several=several)
         if not self.actors:  # these groups have versions of other runs
             return metrics
@@ -351,8 +352,8 @@ class Rank0:
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
         """Copies weights and begins to publish them. Call `finish_publication` first. Returns
-        metrics, those of comparing and compressing of the previous version. Does nothing if the run
-        was stopped during the evaluation of version 0."""
+        metrics; those of comparing and compressing are of the previous version. Does nothing if the
+        run was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

@@ -92,7 +92,7 @@ PUBLIC = {
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
 CALLED = {"zmq": "pyzmq"}
-"""Modules whose package has another name."""
+"""The names of packages whose module has another name, keyed by module."""
 OF_EXTRAS = ("torch", "transformers", "deepspeed", "vllm", "peft")
 
 __all__ = list(PUBLIC)
@@ -123,5 +123,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Returns what is offered. Imported packages such as r3l.records can be used all the same."""
+    """Returns the public names. Other packages, such as r3l.records, can be imported too."""
     return sorted(PUBLIC)

@@ -30,7 +30,7 @@ class UserError(R3LError, ValueError):
 
 
 class NotDownloaded(UserError):
-    """A model or data set of Hugging Face's hub is not, or not whole, in the user's cache."""
+    """A model or data set of Hugging Face's hub is missing or incomplete in the user's cache."""
 
 
 class RecordError(R3LError, ValueError):
@@ -118,7 +118,8 @@ class Conflict(BufferError_):
 
 
 class ProgressGap(BufferError_):
-    """A progress adds to one that the buffer does not have. Its actor sends the whole progress."""
+    """A saved progress adds to one that the buffer does not have. The actor must send the whole
+    progress."""
 
 
 class DrawExpired(Conflict):

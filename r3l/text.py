@@ -60,14 +60,14 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Cuts a text to at most `limit` bytes, without cutting a character in two."""
     return text.encode()[:limit].decode(errors="ignore")
 
 
 def label(text: str, limit: int = LABEL_LIMIT) -> str:
     """Returns a printable name of at most `limit` bytes, made from any text."""
-    return shortened(printable(text).replace("\n", " ").replace("\t", " "), limit)
+    return shorten(printable(text).replace("\n", " ").replace("\t", " "), limit)
 
 
 def printable(text: str) -> str:

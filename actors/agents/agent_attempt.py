@@ -45,7 +45,7 @@ from r3l.errors import (
 from r3l.notices import notice_again
 from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, raised
+from r3l.rollout.env_calls import failure_of, guarded
 from r3l.rollout.env_interface import Environment, Offer, Playable, Retry
 from r3l.rollout.failures import record_failed
 from r3l.rollout.policy_interface import Policy
@@ -88,9 +88,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakePlayable]:
-    """Yields a function that makes what a task is played in. If the run has agents, also serves the
-    policy over HTTP. Raises UserError if the chat template, a parser, the port or an API key is
-    unusable."""
+    """Yields a function that makes the environment or the agent in which a task is played. If the
+    run has agents, also serves the policy over HTTP. Raises UserError if the chat template, a
+    parser, the port or an API key is unusable."""
     if not config.env.has_agents:
         yield cast(MakePlayable, make_env)  # the run has no agent
         return
@@ -165,7 +165,7 @@ class AgentEnvironment:
         except R3LError:
             raise
         except Exception as error:  # whatever an agent printed must not end the actor
-            raise raised(error) from error
+            raise failure_of(error) from error
         finally:
             if world:
                 await world.remove()
@@ -262,7 +262,7 @@ class AgentEnvironment:
 
     def _check_replayed(self, made: Trajectory) -> None:
         """Raises ReplayDiverged if a retry from the tape differs from its base attempt. Otherwise
-        ends the rows of failed replays and restores."""
+        restarts the counts of failed replays and restores in a row."""
         if self.retry and self.session.tape:
             self.gateway.replays.check(made, self.retry)
         if self.restored:

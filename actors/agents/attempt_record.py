@@ -32,11 +32,11 @@ class _Chain:
         self.nodes, self.tokens = nodes, Tokens()
         self.steps: list[Node] = []
         for node in nodes:
-            self.tokens.given(node.given)
+            self.tokens.add_read(node.given)
             if node.sample is not None and node.untrained:
-                self.tokens.given(node.sample.token_ids)
+                self.tokens.add_read(node.sample.token_ids)
             elif node.sample is not None:
-                self.tokens.sampled(node.sample)
+                self.tokens.add_response(node.sample)
                 self.steps.append(node)
 
     @property
@@ -84,8 +84,8 @@ def _main_kind(chains: Sequence[Sequence[Node]]) -> Kind:
 
 
 def _last(chains: Sequence[list[Node]]) -> list[Node]:
-    """Returns the conversation that no other one follows. Of several, takes the one with the most
-    calls; of these the one whose tokens compare highest."""
+    """Returns the conversation that no other one follows. If there are several, takes the one with
+    the most calls; among equals, the one whose tokens compare highest."""
     ends = [chain for chain in chains if not any(_follows(other, chain) for other in chains)]
 
     def size(chain: list[Node]) -> tuple[int, list[int]]:
@@ -130,7 +130,7 @@ def trajectory(
     of: dict[str, Any] = retry.fields | {"pivot": pivot} if retry else {}
     return Trajectory(
         slot=slot,
-        **chain.tokens.recorded(),
+        **chain.tokens.record_fields(),
         step_seconds=np.array([node.seconds for node in nodes], np.float32),
         reward=outcome.reward,
         system=system_of(chain.nodes[0].messages),
@@ -145,7 +145,7 @@ def trajectory(
             reward_parts=outcome.parts,
             step_cut=np.array(chain.tokens.cuts, np.bool_),
             segments=tuple(
-                Segment(**each.tokens.recorded(), start=start, after=_after(each, chain))
+                Segment(**each.tokens.record_fields(), start=start, after=_after(each, chain))
                 for each, start in further
             ),
             tape=write_tape([*tree.tape(where, taped), *others]),

@@ -24,7 +24,7 @@ MOST_TASKS = 100_000
 
 async def check_solutions(config: RunConfig) -> AsyncIterator[tuple[str, bool]]:
     """Yields a line for each task, and whether its solution alone earns a reward. Raises UserError
-    if the agent's tasks are no folder of tasks."""
+    if the agent's tasks are not a folder of tasks."""
     if not is_folder(str(config.env.options.get("tasks", ""))):
         raise UserError("--oracle: needs env.options.tasks=FOLDER, with tasks in Harbor's format")
     splits = (tasks_of_all(config.env, split, MOST_TASKS) for split in ("train", "eval"))

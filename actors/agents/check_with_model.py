@@ -47,8 +47,8 @@ class TryingPolicy(LocalPolicy):
 
 
 def policy_of(config: RunConfig) -> TryingPolicy:
-    """Loads the run's model. Raises UserError if it is no model folder, or if its attention is not
-    full attention."""
+    """Loads the run's model. Raises UserError if it is not a model folder, or if its attention is
+    not full attention."""
     import torch
 
     from r3l.training.model import load_whole

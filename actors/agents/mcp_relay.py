@@ -59,8 +59,8 @@ class McpRelay:
     async def answer(
         self, name: str, message: Message, headers: Mapping[str, str]
     ) -> Message | None:
-        """Answers a message of the agent; returns None for a notification. Raises Refused, also if
-        the attempt ends first."""
+        """Answers a message of the agent; returns None for a notification. Raises Refused, for
+        example if the attempt ends first."""
         method = str(message.get("method", ""))
         self.session.check_calls(self.begun, MOST_MCP_CALLS)
         self.begun += method != "ping" or "id" not in message

@@ -65,8 +65,8 @@ MOVES: dict[tuple[Stage, Ended], tuple[Stage, Next]] = {
 
 
 class Processes:
-    """The processes of one attempt. `suspicion`: the error that the saved state may have caused. It
-    has, if the attempt is then played without the state."""
+    """The processes of one attempt. `suspicion`: the error that the saved state may have caused. If
+    the attempt then succeeds without the state, the state did cause it."""
 
     def __init__(self) -> None:
         self.stage, self.suspicion = Stage.FIRST, ""
@@ -86,7 +86,7 @@ class Processes:
 
 
 def how_ended(error: EnvironmentFailed, *, restored: bool) -> Ended:
-    """Returns how the process ended whose attempt failed with an error."""
+    """Returns how a process ended, by the error with which its attempt failed."""
     match error:
         case AgentKilled():
             return Ended.KILLED

@@ -94,9 +94,9 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 
 class Replays:
-    """Decides whether retries replay a tape. After `limit` divergences in a row, retries
-    start from the beginning. An attempt that starts inside one of another group never does: it
-    would be compared with attempts that start there."""
+    """Decides whether retries replay a tape. After `limit` divergences in a row, retries start from
+    the beginning. An attempt that starts inside a stored one never does, since it is compared with
+    attempts that start there."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0

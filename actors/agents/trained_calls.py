@@ -1,5 +1,5 @@
-"""Says which calls of an attempt are trained, why the others are not, and which names of models
-were asked."""
+"""Says which calls of an attempt are trained, why the others are not, and under which names the
+policy was asked."""
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
@@ -24,8 +24,8 @@ def trained_words(calls: Sequence[TapedCall], train: str) -> str:
 
 
 def asked_words(names: Collection[str]) -> str:
-    """Returns one phrase with the names by which an attempt asked the policy, and what to do if a
-    second one of them is decided by nothing."""
+    """Returns one phrase with the names by which an attempt asked the policy, and what to do if
+    there is a second name whose meaning no setting decides."""
     listed = f"models asked: {', '.join(sorted(names)) or 'none that is trained'}"
     if len(names) < 2:
         return listed

@@ -128,8 +128,8 @@ def broken_response(refused: Refused) -> str:
 
 
 def write_message(whole: Answer, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes a message. It shows the reasoning only if the request asks for it, as others do not
-    expect a block before the text."""
+    """Makes a message. It shows the reasoning only if the request asks for it, since other requests
+    do not expect a block before the text."""
     (choice,), usage = whole["choices"], whole["usage"]
     message, content = choice["message"], list[Block]()
     reasoning, asked = message.get("reasoning_content"), body.get("thinking")

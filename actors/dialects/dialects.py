@@ -14,9 +14,9 @@ from actors.dialects.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
 MOST_PARTS = 1024
-"""Values inside one message."""
+"""The most values inside one message."""
 PIECE = 256
-"""Values of /v1/responses that are validated at once: each wrong one gets dozens of errors."""
+"""How many values of /v1/responses are validated at once. Each wrong one gets dozens of errors."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def request_of(dialect: Dialect, body: Body) -> AgentRequest:
 
 
 def _given(dialect: Dialect, body: Body) -> Body:
-    """Returns a request without the fields that are null, and with OpenAI's word for calls that
-    are forced, for which Mistral's clients write "any"."""
+    """Returns a request without the fields that are null, and with OpenAI's word for forced calls,
+    where Mistral's clients write "any"."""
     given = {name: value for name, value in body.items() if value is not None}
     for name in fields.OBJECTS & given.keys():
         if isinstance(given[name], dict):

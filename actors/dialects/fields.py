@@ -190,7 +190,8 @@ FIELDS: tuple[Field, ...] = (
     *_row(Fate.IGNORED, "messages", "cache_control inference_geo speed diagnostics billing_policy "
           "fallback_credit_token user_profile_id workspace_id betas"),
 )  # fmt: skip
-"""All fields that OpenAI's and Anthropic's clients and vLLM's servers know, and some of others."""
+"""All fields that OpenAI's and Anthropic's clients and vLLM's servers know, and some that others
+know."""
 
 _BY_DIALECT = {
     dialect: {field.name: field for field in FIELDS if dialect in field.where} for dialect in PATHS
@@ -209,8 +210,8 @@ OBJECTS = frozenset().union(*_OBJECTS.values())
 
 
 def check(dialect: str, body: Mapping[str, Any]) -> None:
-    """Raises Refused for a field that cannot be honoured, that has another type than it needs, or
-    that is honoured in another dialect alone."""
+    """Raises Refused for a field that cannot be honoured, that has the wrong type, or that is
+    honoured only in another dialect."""
     known = _BY_DIALECT[dialect]
     for name, value in _flat(dialect, body):
         field = known.get(name)

@@ -1,5 +1,5 @@
-"""Counts the names of models under which agents ask the policy, and says if one of them may be
-meant for another model.
+"""Counts the model names with which agents ask the policy, and warns if a name may be meant for
+another model.
 
 An agent that somebody else wrote may have any name in its code: the policy answers it. A second
 name may stand for another model, such as a judge, whose replies should not train the policy. Only
@@ -14,13 +14,13 @@ from actors.gateway.session import Session
 from r3l.notices import notice
 
 MOST_NAMES, LONGEST = 16, 64
-"""How many names an actor counts one by one, and their characters."""
+"""How many names an actor counts one by one, and the most characters of a name."""
 OTHERS = "others"
 """Counts all further names."""
 
 
 class AskedNames:
-    """The names of an actor's agents."""
+    """The model names with which an actor's agents ask the policy."""
 
     def __init__(self) -> None:
         self.known = {MODEL, UNTRAINED}
@@ -28,7 +28,7 @@ class AskedNames:
 
     def note(self, session: Session, name: str) -> None:
         """Counts a call. `name`: MODEL or UNTRAINED if that is decided. Says once if an agent asks
-        for a second name of which nothing is decided."""
+        for a second name and nothing decides what it means."""
         name = self._counted(name)
         session.metrics.asked[name] += 1
         if name == UNTRAINED or name in session.names:
@@ -41,7 +41,7 @@ class AskedNames:
             _say(names)
 
     def _counted(self, name: str) -> str:
-        """Returns the name under which a model's name is counted."""
+        """Returns the name that stands for a model's name in the counts."""
         name = re.sub(r"[^\w.:@/+-]", "_", name, flags=re.ASCII)[:LONGEST]
         if name not in self.known and len(self.known) >= MOST_NAMES:
             return OTHERS

@@ -81,7 +81,8 @@ class Node:
 
 @dataclass
 class CallTree:
-    """All calls of one attempt, in the order of their requests. `most_tokens`: of a context."""
+    """All calls of one attempt, in the order of their requests. `most_tokens`: the size of a
+    context."""
 
     chat: AgentChat
     most_tokens: int | None = None

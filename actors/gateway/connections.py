@@ -24,7 +24,7 @@ SILENT_S, UNREAD_S = 30.0, 600.0
 SWEEP_S = 1.0
 MOST_CONNECTIONS = 4096
 MOST_LOGGED = 5
-"""Lines that the log gets of one kind."""
+"""The most lines of one kind that the log gets."""
 
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,5 @@
-"""The grammar of a reply: tool calls that a request forces, the shape it asks for, or either.
+"""The grammar of a reply: the tool calls that a request forces, the shape that it asks for, or a
+choice of both.
 
 A reply under a grammar is read and not trained. So a reply is sampled freely first, and under its
 grammar only if it is neither (`is_answer`). xgrammar's formats are described by JSON:
@@ -88,7 +89,7 @@ def _shape(request: AgentRequest) -> Format | None:
 
 
 def _check(schema: Mapping[str, Any] | None) -> None:
-    """Raises UserError for a schema that xgrammar would take and not follow."""
+    """Raises UserError for a schema that xgrammar would accept but not follow."""
     from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
     if schema is not None and has_xgrammar_unsupported_json_features(schema):

@@ -182,7 +182,8 @@ class ReplyReader:
         return dict(tag.format.model_dump())
 
     def _written_format(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
-        """Describes one call in the template's form, whose arguments are JSON, if it is read."""
+        """Describes one call in the template's form, with JSON arguments. Returns None if the tool
+        parser cannot read this form."""
         tags = []
         for tool in tools:
             name, mark = tool["function"]["name"], {"R3L": 1}
@@ -199,7 +200,7 @@ class ReplyReader:
         self, token_ids: Sequence[int], tools: Sequence[Tool], arguments: str = "{}"
     ) -> int | None:
         """Returns how many tokens a reply has up to the end of its first tool call. Returns None if
-        what is cut off there is no whole call."""
+        the part up to there is not a whole call."""
         ids, end = list(token_ids), self._end_of_call
 
         def length(n: int) -> int:

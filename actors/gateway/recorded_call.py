@@ -104,7 +104,8 @@ class ContinuingPlayer(TapePlayer):
 
 
 class RetryPlayer(TapePlayer):
-    """Plays a retry: repeats the replies to the calls before `pivot`, whatever calls they follow.
+    """Plays a retry: repeats the replies to the calls before `pivot`, even if a call follows
+    another call than on the tape.
 
     Until the agent makes the pivot's call, also repeats the replies of other models and, if
     `stateful`, of MCP servers. A request that is not on the tape must follow a new reply or come

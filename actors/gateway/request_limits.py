@@ -21,22 +21,23 @@ from actors.gateway.call_tree import Node
 from actors.gateway.session import Session
 
 LONG = 1 << 15
-"""Bytes of a request from which on a thread reads it. Fewer take less than 50 ms."""
+"""A request of this many bytes or more is read in a thread. A shorter one takes less than 50 ms."""
 MOST_VALUES = 2_000_000
 """The most objects, lists and items of a request: each takes a hundred bytes once it is parsed."""
 TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A text of JSON, also one without an end: so the search never begins again inside of one."""
+"""A string in JSON text, even one without an end, so that the search never begins again inside a
+string."""
 MOST_CHARACTERS = 1 << 23
 """The most characters of a request, whatever the context: a tokenizer takes 170 bytes for each."""
 COMPOSED = 4
-"""Characters that Unicode may compose to one, before a tokenizer counts them."""
+"""How many characters Unicode may compose into one before a tokenizer counts them."""
 LONGEST_NAME = 512
 """The most characters of a name or an id. A chat template may leave them out, so the length of the
 context does not limit them."""
 MOST_STOPS, LONGEST_STOP = 64, 1024
 MOST_MESSAGES = 4096
-"""Messages of a request, or items of another of its lists. A library that validates them tells of
-each wrong one in dozens of ways, which takes milliseconds."""
+"""The most messages of a request, or items of its other lists. A library that validates them
+reports each wrong one in dozens of ways, which takes milliseconds."""
 RENDERED = ("messages", "input", "instructions", "system", "tools")
 """Fields of the dialects that become text for the policy."""
 THREADS = 2
@@ -56,7 +57,7 @@ def _marks(raw: bytes) -> int:
 
 
 def most_characters(tokenizer: Any, context_length: int) -> int:
-    """Returns how many characters a text has at most that fits a context.
+    """Returns the most characters of a text that fits a context.
 
     No token stands for more characters than the longest one of the vocabulary has, which is a run
     of spaces with most tokenizers. A byte-level vocabulary writes a character as one or several.
@@ -119,8 +120,8 @@ def _check_name(what: str, name: Any) -> None:
 
 
 class RequestReader:
-    """Reads requests of all attempts: short ones at once, long ones in threads. So is the first of
-    each dialect, whose translator is imported meanwhile."""
+    """Reads requests of all attempts: short ones at once, long ones in threads. The first request
+    of each dialect is read in a thread, too, since its translator is imported meanwhile."""
 
     def __init__(self) -> None:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
@@ -157,7 +158,7 @@ def _read_long(
     body: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], AgentRequest],
 ) -> tuple[AgentRequest, Node, float]:
-    """Reads and renders a request in a thread. Returns the seconds that it took, too."""
+    """Reads and renders a request in a thread. Also returns the seconds that this took."""
     began = time.monotonic()
     if session.context_length is not None:
         most = most_characters(session.reader.chat.chat.tokenizer, session.context_length)

@@ -48,9 +48,10 @@ log = logging.getLogger(__name__)
 MOST_CALLS = 256
 MOST_CONVERSATIONS = 64
 MOST_REFUSED = 16
-"""Refused grammars of an attempt; the next one is not even tried, which takes time."""
+"""The most refused grammars of an attempt. A further one is not even tried, since trying takes
+time."""
 MOST_LOGGED = 20
-"""Refused grammars that an actor writes to its log; all are counted."""
+"""The most refused grammars that an actor writes to its log. All are counted."""
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
 """The type of `McpRelay.answer`. Takes a server's name, a message and its HTTP headers."""
 
@@ -98,7 +99,7 @@ class Session:
         self.passed, self.reading_long = PassedCalls(self.began), asyncio.Lock()
         self.trying = asyncio.Lock()
         self.open_requests = self.held = 0
-        """How many requests are read or not answered yet, and their bytes."""
+        """How many requests are being read or wait for an answer, and their bytes."""
         self.refused_grammars = 0
         self.names = set[str]()
         self._requests = OpenRequests()
@@ -114,7 +115,7 @@ class Session:
         gone: Gone = lambda: False,
     ) -> asyncio.Task[Answer]:
         """Returns the asyncio task that answers a request. The repetition of a request gets the
-        same task; an equal request that is none gets a task of its own.
+        same task. An equal request that is not a repetition gets a task of its own.
 
         `again`: the client says that it repeats a request. `ready`: the request's node, if it is
         rendered already. `gone`: whether the client has disconnected. The task continues if the
@@ -234,7 +235,7 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _check_begun(self, last: AgentMessage) -> None:
-        """Raises UserError if the last message is the beginning of a reply. It is not if the policy
+        """Raises UserError if the last message is the beginning of a reply, unless the policy has
         finished that reply in this attempt."""
         if not self.tree.replied(last):
             raise UserError(
@@ -305,8 +306,8 @@ class Session:
     async def _sampled(
         self, node: Node, request: AgentRequest, params: SampleParams, context: list[int]
     ) -> tuple[Sample, Reply]:
-        """Samples a reply. If the request has a grammar and the reply may be trained, samples it
-        freely first, and once more under the grammar if that is no answer to the request."""
+        """Samples a reply. If the request has a grammar and the reply may be trained, first samples
+        it freely. If that does not answer the request, samples once more under the grammar."""
         counts, shaped = self.metrics.agent, _has_grammar(params) and request.trained
         counts["shapes_asked"] += shaped
         if shaped and self.shapes == "free_first":
@@ -323,8 +324,8 @@ class Session:
     def _read(
         self, sample: Sample, request: AgentRequest, node: Node, params: SampleParams
     ) -> tuple[Sample, Reply]:
-        """Reads a reply. If it has several tool calls and one is allowed, cuts it after the first,
-        so that the calls cut off are neither answered nor trained."""
+        """Reads a reply. If it has several tool calls and only one is allowed, cuts it after the
+        first, so that the calls cut off are neither answered nor trained."""
         ids, tools, arguments = sample.token_ids, request.tools, node.arguments
         shaped = _has_grammar(params)
         choice = request.choice if shaped or request.choice == "none" else "auto"

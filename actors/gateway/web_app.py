@@ -47,9 +47,9 @@ from actors.gateway.session import Session
 
 BODY_LIMIT = 32 << 20  # bytes of a request
 HELD_LIMIT = 2 * BODY_LIMIT
-"""Bytes of the requests of an attempt that are read or not answered yet."""
+"""The most bytes of an attempt's requests that are being read or wait for an answer."""
 MOST_OPEN = 512
-"""Requests of an attempt that are read or not answered yet."""
+"""The most requests of an attempt that are being read or wait for an answer."""
 KEEP_ALIVE_S = 15.0
 """Seconds between the comment lines that keep a stream open."""
 END_S = 2.0
@@ -280,7 +280,8 @@ def _shown_path(request: Request) -> str:
 
 
 def _nearest_dialect(path: str) -> Dialect:
-    """Returns the dialect of a path, or of a path that ends as its path does."""
+    """Returns the dialect whose path, without /v1, is the end of `path`; else that of chat
+    completions."""
     ends = ((known.removeprefix("/v1"), dialect) for known, dialect in DIALECTS.items())
     return next((dialect for end, dialect in ends if path.endswith(end)), CHAT)
 
@@ -324,7 +325,9 @@ async def _read_body(session: Session, request: Request) -> AsyncIterator[bytes]
         body.clear()
         yield raw
     except ClientDisconnect:
-        raise Refused(400, "client_gone", "the client left before its request was whole") from None
+        raise Refused(
+            400, "client_gone", "the client left before its request was complete"
+        ) from None
     finally:
         session.open_requests -= 1
         session.held -= held

@@ -25,7 +25,7 @@ MOST_KNOWN = 4096
 """The most grammars whose verdict is remembered."""
 LONGEST_LINE = 1 << 20
 SHORT = 1 << 12
-"""Characters of a grammar from which on it is tried by the slow helper."""
+"""A grammar of this many characters or more is tried by the slow helper."""
 QUICK_S = 1
 """CPU seconds for a short grammar, before it goes to the slow helper."""
 
@@ -75,8 +75,8 @@ class GrammarCheck:
     async def _try(
         self, helper: GrammarHelper, name: str, kind: str, text: str, cpu_s: int
     ) -> None:
-        """Remembers the verdict of a helper, if a grammar has none and takes at most `cpu_s`
-        seconds. More are too many for any grammar if `cpu_s` is CPU_S."""
+        """Lets a helper try a grammar without a verdict for at most `cpu_s` seconds, and remembers
+        the verdict. Remembers that a grammar is too slow only if `cpu_s` is CPU_S."""
         if name in self.known:
             return
         async with helper.turn:

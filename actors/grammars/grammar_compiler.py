@@ -21,7 +21,8 @@ from actors.grammars.schema_rules import check_schema, schemas_in
 from r3l.run.process.end_with_parent import end_with
 
 CPU_S, READ_S = 20, 0.5
-"""CPU seconds to compile one grammar, and those of them to read it, which the actor does too."""
+"""CPU seconds to compile one grammar, and how many of them may go to reading it, which the actor
+does too."""
 MORE_BYTES = 2 << 30
 """Memory for one grammar."""
 LONGEST_ANSWER = 2000
@@ -88,7 +89,7 @@ def _tag(text: str) -> tuple[Any, ...]:
 
 
 def too_slow(cpu_s: int) -> str:
-    """Returns why a grammar is refused that takes too long."""
+    """Returns why a grammar that takes too long is refused."""
     return f"it takes more than {cpu_s} CPU seconds to compile; {OWN_WORDS}"
 
 

@@ -14,7 +14,7 @@ from r3l.errors import EngineFailed
 from r3l.files.own_packages import import_path, module_command
 
 LIMIT_S = 180.0
-"""Seconds of waiting for the helper and its start. The limit of a grammar is one of CPU time."""
+"""Seconds of waiting for the helper and its start. The limit of a grammar is in CPU time."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ def example(schema: Any) -> Any:
     except RecursionError:
         raise NoExample("it is nested too deeply") from None
     except (TypeError, ValueError, AttributeError, OverflowError):  # no schema, such as a list
-        raise NoExample("it is no JSON schema") from None
+        raise NoExample("it is not a JSON schema") from None
 
 
 class _Maker:
@@ -164,7 +164,7 @@ class _Maker:
 
 
 def _both(name: str, one: Any, other: Any) -> Any:
-    """Returns what a keyword says if two schemas that hold together have it."""
+    """Merges the values that a keyword has in two schemas, both of which must hold."""
     if name == "properties":
         shared = {own: {"allOf": [one[own], other[own]]} for own in one.keys() & other.keys()}
         return one | other | shared
@@ -178,7 +178,7 @@ def _both(name: str, one: Any, other: Any) -> Any:
 
 
 def _likely(flat: dict[str, Any]) -> str:
-    """Returns the type that a schema without one is about."""
+    """Returns the type that a schema without `type` describes."""
     if {"properties", "required", "minProperties"} & flat.keys():
         return "object"
     if {"items", "prefixItems", "minItems"} & flat.keys():
@@ -192,7 +192,7 @@ def _texts(flat: dict[str, Any]) -> Iterator[str]:
         try:
             yield from (text for text in SAMPLES if re.search(pattern, text))
         except re.error:
-            raise NoExample(f"the pattern {pattern!r:.80} is no regular expression") from None
+            raise NoExample(f"the pattern {pattern!r:.80} is not a regular expression") from None
         return
     if written := FORMATS.get(flat.get("format", "")):
         yield written

@@ -40,7 +40,7 @@ LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Undecided(Exception):
-    """Whether a value fits is not decided here."""
+    """This module cannot decide whether a value fits."""
 
 
 def fits(text: str, schema: Any) -> bool:
@@ -54,8 +54,8 @@ def fits(text: str, schema: Any) -> bool:
 
 
 def judged(value: Any, schema: Any, root: Any) -> bool | None:
-    """Whether a value fits a schema inside `root`, whatever the keywords say that are not listed
-    here; None if it is not sure."""
+    """Whether a value fits a schema inside `root`. Ignores keywords that are not listed here.
+    Returns None if the answer is not sure."""
     try:
         return _Check(root, lenient=True).holds(schema, value)
     except Undecided:

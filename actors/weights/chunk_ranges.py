@@ -75,7 +75,7 @@ class PartialChunk:
 
 @dataclass
 class ChunkRanges:
-    """Tracks which ranges of one version were received, also across broken connections."""
+    """Tracks which ranges of one version were received, even across broken connections."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None

@@ -25,8 +25,8 @@ REPLY_MEMORY = 256 << 20
 
 
 class Link:
-    """Connects to `endpoint` with the first request. `keys`: encrypts with them. `key`: of keyed
-    checksums (r3l.weights.keyed_sums), if the publisher asks for them."""
+    """Connects to `endpoint` with the first request. `keys`: encrypts with them. `key`: the key of
+    keyed checksums (r3l.weights.keyed_sums), if the publisher asks for them."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Link:
             IPV6="[" in self.endpoint,
         )
         if self._keys is not None:
-            curve_keys.present(socket, self._keys)
+            curve_keys.give_keys(socket, self._keys)
         socket.connect(self.endpoint)
         return socket
 

@@ -11,7 +11,7 @@ from typing import Any
 from r3l.errors import EngineSick
 from r3l.notices import notice
 from r3l.weights.manifest import Manifest
-from r3l.weights.sums import Sums, added
+from r3l.weights.sums import Sums, add_sums
 
 
 class LoadCheck:
@@ -65,7 +65,7 @@ def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
     for sums in workers:
         for name, (first, second) in (sums or {}).items():
             by_name.setdefault(name, []).append((first, second))
-    return added(
+    return add_sums(
         total
         for totals in by_name.values()
         for total in (totals[:1] if totals == totals[:1] * len(workers) else totals)

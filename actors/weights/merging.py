@@ -13,7 +13,7 @@ from pathlib import Path
 from actors.weights.staging import StagedWeights, staged_tensors
 from r3l.weights.low_rank import adapted_names, base_tensors, check_base, merged_into
 from r3l.weights.manifest import Layout, Manifest
-from r3l.weights.sums import Sums, added, only_dtype, sums_of
+from r3l.weights.sums import Sums, add_sums, only_dtype, sums_of
 
 
 class Merger:
@@ -46,7 +46,7 @@ class Merger:
             held[name].copy_(tensor)  # overwrites the last merged set
             data = held[name].view(-1).view(torch.uint8).numpy()
             self._sums[name] = sums_of(data, str(held[name].dtype).removeprefix("torch."))
-        sums = added(self._sums.values()) if only_dtype(layout) else None
+        sums = add_sums(self._sums.values()) if only_dtype(layout) else None
         checksums = (0,) * layout.num_chunks  # unused: these bytes are not transferred
         whole = replace(manifest, layout=layout, checksums=checksums, sums=sums, adapters=None)
         return self._staged.path, whole

@@ -29,7 +29,7 @@ SOCKET = "s"
 TICK_S = 1.0
 """Seconds between two lines of progress."""
 LOADS_S = 30.0
-"""Seconds that an engine's load may delay the next version of the node."""
+"""Seconds by which an engine's load may delay the next version of the node."""
 LINE = 1 << 16
 """Most bytes of a line on the socket."""
 

@@ -150,7 +150,7 @@ class WeightSubscriber:
 
     @property
     def bulk_key(self) -> bytes | None:
-        """The key of keyed checksums, if the publisher has said one."""
+        """The key of keyed checksums, if the publisher has named one."""
         return self._bulk.key if self._bulk is not None else None
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Ways on which a weight set comes to an engine, and the way back to the publisher.
+"""Ways in which a weight set reaches an engine, and the way back to the publisher.
 
     publisher ── manifest ─────────────────────────► follow (actors.weights.subscriber)
         └── chunks ─► zmq | relay | ray ─► Transport ─┘ stages the set, checked against the manifest

@@ -232,7 +232,7 @@ def transfer(bench: Bench) -> Lined:
         for name, copy in copies.items():
 
             def copy_all(copy: Callable[[torch.Tensor], Any] = copy) -> None:
-                for _, tensor in bench.trainer.published()[0]:
+                for _, tensor in bench.trainer.published_weights()[0]:
                     copy(tensor)
 
             yield {"copy": name, "round": round_, "seconds": seconds(copy_all, time.perf_counter)}
@@ -365,7 +365,7 @@ def _timed(bench: Bench, way: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 def _weights(trainer: DeepSpeedTrainer) -> tuple[Any, ...]:
     """What `publish` takes behind the version, as the learner gives it."""
-    tensors, shapes = trainer.published()
+    tensors, shapes = trainer.published_weights()
     return tensors, None, shapes, trainer.adapters
 
 

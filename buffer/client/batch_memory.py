@@ -8,14 +8,16 @@ from r3l.errors import LimitExceeded
 from r3l.run.process.memory import all_memory, free_memory
 
 HELD = 4
-"""How many times its own bytes a batch takes: decoded, and as rows while they are weighed."""
+"""The memory that a batch takes, as a multiple of its bytes: decoded, and as rows while they are
+weighed."""
 TOO_LARGE = "batch_too_large"
 """Cause of a batch for which there is no memory."""
 
 
 def check_fits(row: DrawRow, records: Sequence[Frame], left: int) -> None:
-    """Raises LimitExceeded if the `left` records of a draw, by the mean of those that came, do not
-    fit in memory with them. Its last words say what helps."""
+    """Raises LimitExceeded if the `left` records of a draw do not fit in memory next to those that
+    came. Their size is estimated as the mean size of those that came. Its last words say what
+    helps."""
     sizes = [*map(len, records)]
     came = sum(sizes)
     whole = came * (len(records) + left) // max(len(records), 1)

@@ -1,4 +1,4 @@
-"""Makes results of the service's replies: of each part of one, and of all together.
+"""Makes results from the service's replies: from each part of a reply, and from all parts together.
 
 Call ─ request ─► service ─ reply ─► parse ─► result, or Rest: the Call for the next part
 """
@@ -125,7 +125,7 @@ def _result(reply: Any, _: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Rest:
-    """A part of an answer has come. `call`: asks for the next one. `line`: what came, as text."""
+    """A part of an answer has come. `call`: asks for the next part. `line`: says what came."""
 
     call: Call[Any]
     line: str
@@ -135,7 +135,7 @@ class Rest:
 class Call(Generic[T]):
     """A client's request. `parse` makes the result from the reply, or says what to ask next. If the
     result is None, the client repeats the request. After `wait_s` seconds without a result, the
-    client calls `gave_up`. `held_s`: for so many seconds the service may keep the request."""
+    client calls `gave_up`. `held_s`: how many seconds the service may keep the request."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T | Rest] = _result
@@ -148,7 +148,8 @@ class Call(Generic[T]):
         return NAMES[type(self.arguments)]
 
     def frames(self, rid: str, *, whole: bool = True) -> list[Frame]:
-        """Returns the request. If it is large and not to be sent `whole`, the inquiry about it."""
+        """Returns the request or, if it is large and not to be sent `whole`, the inquiry about
+        it."""
         frames = messages.request_frames(self.operation, rid, self.arguments)
         if whole or len(frames[1]) < LARGE:
             return frames

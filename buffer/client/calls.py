@@ -40,7 +40,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
-    """Returns the results of attempts. Numbers them if they are several, all of slot 0. Raises
+    """Returns the results of attempts. Numbers them if there are several, all with slot 0. Raises
     RecordError for anything else."""
     if not isinstance(attempts, Sequence):
         raise RecordError(
@@ -50,7 +50,7 @@ def _numbered(attempts: Sequence[Trajectory | SlotResult]) -> list[SlotResult]:
     for each in attempts:
         if not isinstance(each, Trajectory | SlotResult):
             raise RecordError(
-                f"attempt {each!r:.80}: is no attempt; make one with r3l.imported_attempt or "
+                f"attempt {each!r:.80}: is not an attempt; make one with r3l.imported_attempt or "
                 "r3l.imported_chat",
                 field="attempts",
             )
@@ -113,9 +113,9 @@ class Calls:
         *,
         wait_s: float = 0.0,
     ) -> Call[Lease | Wait]:
-        """Asks for a group to explore. `plan`: of a new training group; by default, the run's
-        algorithm plans it. An evaluation group has one slot. `metrics`: numbers for `stats`.
-        `wait_s`: for so many seconds, at most 30, the service may keep the request until there is
+        """Asks for a group to explore. `plan`: the plan of a new training group; by default, the
+        run's algorithm makes it. An evaluation group has one slot. `metrics`: numbers for `stats`.
+        `wait_s`: how many seconds, at most 30, the service may keep the request until there is
         work."""
         request = operations.AcquireLease(actor, version, plan, metrics or {}, wait_s)
         return Call(request, as_lease, held_s=wait_s)
@@ -207,8 +207,8 @@ class Calls:
 
     @operation
     def get_drawn(self, draw_id: int, at: int) -> Call[list[Frame]]:
-        """Returns the next encoded records of a draw, from number `at` on; an empty one is of a
-        recalled attempt that no longer exists. `draw` asks for all of them itself."""
+        """Returns the next encoded records of a draw, from number `at` on; an empty record stands
+        for a recalled attempt that no longer exists. `draw` asks for all of them itself."""
         return Call(
             operations.GetDrawn(draw_id, at), lambda reply, frames: joined(reply.frames, frames)
         )
@@ -238,7 +238,7 @@ class Calls:
         """
         if not isinstance(task, Task):
             raise RecordError(
-                f"task {task!r:.80}: is no task; give r3l.Task(ID, ENVIRONMENT, SEED, OPTIONS)",
+                f"task {task!r:.80}: is not a task; give r3l.Task(ID, ENVIRONMENT, SEED, OPTIONS)",
                 field="task",
             )
         results = [as_imported(each, source, own=own) for each in _numbered(attempts)]
@@ -261,8 +261,8 @@ class Calls:
         before: str = "",
     ) -> Call[list[Group]]:
         """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups.
-        `before`: only groups that are older than this one. The groups come in parts, each as the
-        store is when it is read."""
+        `before`: only groups that are older than this one. The groups come in parts. Each part
+        shows the store at the time when the part is read."""
         return query_call(operations.QueryGroups(purpose, tag, state, limit, before), [])
 
     ledger = sends(operations.GetLedger)
@@ -270,8 +270,8 @@ class Calls:
     @operation
     def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
         """Returns groups in the order of `group_ids`. An unfinished group has what it got so far.
-        Raises NotFound if a group was evicted or never made. The groups come in parts, each as the
-        store is when it is read."""
+        Raises NotFound if a group was evicted or never made. The groups come in parts. Each part
+        shows the store at the time when the part is read."""
         return get_call(group_ids, [])
 
     stats = sends(operations.GetStats)

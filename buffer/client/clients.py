@@ -45,7 +45,7 @@ from buffer.client.exchange import (
 )
 from buffer.client.watched_link import Link
 from buffer.wire import messages
-from buffer.wire.curve_keys import ClientKeys, load, present
+from buffer.wire.curve_keys import ClientKeys, give_keys, load
 from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
 from r3l.run.process.endpoints import check_endpoint
 
@@ -126,7 +126,7 @@ class _Client:
             HEARTBEAT_TIMEOUT=20000,
         )
         if self._keys is not None:
-            present(socket, self._keys)
+            give_keys(socket, self._keys)
         self._link = Link(socket)  # before it connects
         socket.connect(self.endpoint)
         return socket
@@ -156,7 +156,7 @@ class _Client:
         """Receives a message that has arrived. Returns its address (buffer.wire.messages) too."""
         frames = receive_message(self._socket)
         if self._link is not None:
-            self._link.delivered()
+            self._link.note_message()
         return *messages.address(frames), frames
 
     def _begin(self, call: Call[Any]) -> Exchange:

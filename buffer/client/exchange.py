@@ -36,8 +36,8 @@ from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 class Patience:
     """How long a client waits for a reply, in seconds. `timeout_s`: until it gives up.
     `first_try_s`: until it asks again, and then until it replaces the socket; the former doubles
-    up to `longest_try_s`. `held_s`: that the service may keep the request; the others begin
-    then."""
+    up to `longest_try_s`. `held_s`: how long the service may keep the request; the other times
+    begin after it."""
 
     timeout_s: float
     first_try_s: float
@@ -117,7 +117,7 @@ class Peer:
     closed: bool = False
     refused: int = 0
     _silent_since: float | None = None
-    """When the first request was sent that got no reply since."""
+    """When the first request of the present silence was sent."""
     _reported_at: float = float("-inf")
     _warn_s: float = field(init=False)
     """How long the silence must be for the next warning."""

@@ -30,7 +30,7 @@ class Link:
         self._seen_total = self._seen_received = 0
         self._moved_at = self._received_at = float("-inf")
 
-    def delivered(self) -> None:
+    def note_message(self) -> None:
         """Notes that a whole message has arrived."""
         self._delivered = True
 

@@ -28,7 +28,7 @@ from r3l.notices import notice_again
 from r3l.records import LARGEST_REWARD, check_cause
 
 MANY = 0.1
-"""The user is told once at least this share of the groups has expired as stale."""
+"""If this share of the groups or more is stale, the user gets a notice."""
 DAMAGED = "damaged"
 """Cause of a group whose record does not match its checksum."""
 
@@ -163,7 +163,7 @@ def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Am
             continue
         row = row or work.row(group_id)
         if row.purpose != "train":
-            raise NotFound(f"group {group_id} is of an evaluation, which no sampler picks")
+            raise NotFound(f"group {group_id} belongs to an evaluation, which no sampler picks")
         if row.state != "expired":
             rows.append((row, priority))
     for row, priority in rows:
@@ -215,8 +215,8 @@ def _most_held(work: UnitOfWork) -> int:
 
 
 def _choose(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
-    """Chooses a draw that was given back, if its groups can be drawn, else lets the sampler pick.
-    Drops damaged groups and chooses again. Returns None if there are too few groups."""
+    """Chooses a draw that was given back if its groups can be drawn. Otherwise lets the sampler
+    pick. Drops damaged groups and chooses again. Returns None if there are too few groups."""
     before = _given_back(work, args)
     while before is not None or work.index.ready(args.count) >= args.count:
         drawable = work.index.drawable
@@ -254,7 +254,7 @@ def _pick(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
 
 
 def _drop_damaged(work: UnitOfWork, rows: Sequence[GroupRow]) -> bool:
-    """Drops those of the groups whose record is damaged. Returns whether there are any."""
+    """Drops those of the groups whose record is damaged. Returns whether there were any."""
     damaged = [row for row in rows if not work.txn.record_is_sound(row)]
     for row in damaged:
         if row.state == "complete":

@@ -68,8 +68,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
 
 def outlook(index: Index, per_step: int) -> object:
-    """Returns the facts, other than time, on which a refusal of a lease depends. While they stay
-    the same, a refused request is refused again, unless some lease ends by time."""
+    """Returns the facts, other than time, on which a refusal of a lease depends. While they are
+    unchanged and no lease runs out, a refused request would be refused again."""
     unfinished = index.unfinished.values()
     return (
         index.progress.version,

@@ -60,8 +60,8 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the stored progress of open slots. Deletes progress that is damaged, of a sick
-    engine, too large for one reply or too old to train on."""
+    """Returns the stored progress of open slots. Deletes progress that is damaged, comes from a
+    sick engine, is too large for one reply or is too old to train on."""
     found, room = [], free_bytes(row)
     learner, limit = work.index.progress.version, work.config.max_staleness
     for slot in slots_with_progress(work.txn, row.group_id):
@@ -151,8 +151,8 @@ def _link(txn: Txn, key: bytes) -> ProgressLink | None:
 
 
 def _place(txn: Txn, keys: Sequence[bytes], args: operations.PutPartial) -> tuple[int, int]:
-    """Returns the number of the link that a request adds, and the bytes of those before it. Links
-    from this number on, whose acknowledgements were lost, are contained in what it adds."""
+    """Returns the number of the link that a request adds, and the bytes of those before it. What it
+    adds contains the links from this number on, whose acknowledgements were lost."""
     for number in range(len(keys), 0, -1):
         link = _link(txn, keys[number - 1])
         if link is not None and link.digest == args.since:

@@ -62,7 +62,8 @@ def _too_large(
     work: UnitOfWork, gib: float, grace_s: float, nbytes: int, gone: Container[str]
 ) -> Iterator[GroupRow]:
     """Yields groups, oldest first, until the records in the store have `gib` GiB. Passes over
-    archived groups, which take no room. `nbytes`: of the records without the groups in `gone`."""
+    archived groups, which take no room. `nbytes`: the size of the records without the groups in
+    `gone`."""
     for key in work.txn.keys("group"):
         name = key.decode()
         if nbytes / GIB <= gib:

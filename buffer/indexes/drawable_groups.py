@@ -99,7 +99,8 @@ class DrawableGroups:
 
     @property
     def rested(self) -> Candidates:
-        """The trained and inserted groups that may be drawn now, that trained longest ago first."""
+        """The trained and inserted groups that may be drawn now, beginning with the one that was
+        trained longest ago."""
         count = self._by_step.count_below((self._since + 1, ""))
         return Candidates(self._by_step, count, lambda key: self._row(key[1]), self._replayable)
 

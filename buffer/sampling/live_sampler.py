@@ -37,8 +37,8 @@ DEEPEST = 8  # values inside each other that are watched
 LIMIT_S = 10.0  # seconds that a user's pick may take, with the look at what it changed
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 UNWATCHED = (ModuleType, logging.Filterer, logging.LoggerAdapter)
-"""What changes by itself when it is used, such as a logger's cache of levels. A restart loses none
-of it. `Filterer` is the base of loggers and of their handlers."""
+"""Types of values that change by themselves when they are used, such as a logger with its cache of
+levels. A restart loses nothing of them. `Filterer` is the base of loggers and of their handlers."""
 
 
 class LiveSampler:
@@ -114,7 +114,7 @@ class LiveSampler:
             before = self._attributes() if is_watched else {}
             found: object = self._sampler.pick(candidates, count, source)
             if isinstance(found, str) or not isinstance(found, Iterable):
-                raise TypeError(f"it returned {found!r:.80}, which is no list of picks")
+                raise TypeError(f"it returned {found!r:.80}, which is not a list of picks")
             picks = list(found)
             now = self._attributes() if is_watched else {}
             return picks, sorted(n for n in before | now if before.get(n) != now.get(n))
@@ -164,8 +164,8 @@ def _own(value: object) -> dict[str, object]:
 
 
 def _mark(value: Any, inside: tuple[int, ...] = ()) -> object:
-    """Returns something that is equal as long as the value does not change, as far as can be
-    seen. `inside`: ids of the values that hold it."""
+    """Returns a mark of a value. Two marks are equal unless the value has changed between them, as
+    far as can be seen. `inside`: ids of the values that hold it."""
     if isinstance(value, bool | int | float | str | bytes | None):
         return repr(value)
     if isinstance(value, UNWATCHED):
@@ -201,12 +201,12 @@ def _checked(
     picks, known = dict[str, Pick](), _names(candidates)
     for pick in found:
         if not isinstance(pick, Pick) or not isinstance(pick.row, GroupRow):
-            raise UserError(f"{what} returned {pick!r:.80}, which is no Pick of a row; {rule}")
+            raise UserError(f"{what} returned {pick!r:.80}, which is not a Pick of a row; {rule}")
         name = pick.row.group_id
         if name in picks:
             raise UserError(f"{what} returned group {name} twice; {rule}")
         if name not in known:
-            raise UserError(f"{what} returned group {name}, which is no candidate; {rule}")
+            raise UserError(f"{what} returned group {name}, which is not a candidate; {rule}")
         for field, most in (("probability", 1.0), ("weight", LARGEST_REWARD)):
             if not _is_within(getattr(pick, field), most):
                 raise UserError(

@@ -29,8 +29,8 @@ class StoredHistory:
 
 
 def usable(row: GroupRow) -> bool:
-    """Whether the attempts of a finished group may be used again: also those of a group that was
-    too old, or that the algorithm refused."""
+    """Whether the attempts of a finished group may be used again. They may even if the group was
+    too old, or if the algorithm refused it."""
     return row.cause in ("", "stale") or row.replaced
 
 

@@ -34,7 +34,7 @@ class Outcome(Generic[T]):
 
 
 class TimedWorker:
-    """A worker for one caller. Its thread ends after `give_up`, else with the process."""
+    """A worker for one caller. Its thread ends after `give_up`, at the latest with the process."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[Ask], Any] | None] = SimpleQueue()
@@ -45,8 +45,9 @@ class TimedWorker:
         self._thread.start()
 
     def run(self, job: Callable[[Ask], T], limit_s: float) -> Outcome[T]:
-        """Carries out a job. Raises TimeoutError if it takes longer than `limit_s` seconds, and
-        whatever a function raises that the job asked for. After either, give the worker up."""
+        """Carries out a job. Raises TimeoutError if the job takes longer than `limit_s` seconds.
+        Raises whatever is raised by a function that the job asked for. After either error, give the
+        worker up."""
         until = time.monotonic() + limit_s
         self._jobs.put(job)
         while True:

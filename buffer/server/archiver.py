@@ -120,7 +120,8 @@ class Archiver:
 
 
 def _chosen(work: UnitOfWork, damaged: set[str]) -> tuple[str, ...]:
-    """Returns the groups of the next file, oldest first; none if they are too few and not old."""
+    """Returns the groups of the next file, oldest first. Returns none if there are too few and none
+    has waited long."""
     names, size, oldest = list[str](), 0, work.now
     for row in _due(work, damaged):
         names.append(row.group_id)

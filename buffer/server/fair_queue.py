@@ -23,7 +23,7 @@ MIXED_BYTES = 4 << 20  # of a transaction that has small requests
 
 
 class Turns:
-    """Requests of many clients, which take turns. A client keeps the order of its own."""
+    """Requests of many clients, which take turns. The requests of one client keep their order."""
 
     def __init__(self) -> None:
         self._waiting = OrderedDict[bytes, deque[ReceivedRequest]]()  # whose turn it is first
@@ -33,7 +33,8 @@ class Turns:
         return self._length
 
     def add(self, request: ReceivedRequest) -> None:
-        """Adds a request. If no other request of its client waits, the client has its turn last."""
+        """Adds a request. If no other request of its client waits, the client gets the last
+        turn."""
         self._waiting.setdefault(request.client, deque()).append(request)
         self._length += 1
 
@@ -69,9 +70,9 @@ class FairQueue:
             self._changed.notify()
 
     def take(self, until: float, most: int, most_bytes: int) -> tuple[list[ReceivedRequest], bool]:
-        """Waits for requests until a monotonic second. Takes up to `most` of them, and no more once
-        they have `most_bytes`, or MIXED_BYTES if small ones are among them. Returns them, and
-        whether more may follow."""
+        """Waits for requests until a monotonic second. Takes up to `most` of them. Takes no further
+        one once they have `most_bytes`, or MIXED_BYTES if small requests are among them. Returns
+        them, and whether more may follow."""
         with self._changed:
             while not (self._small or self._large or self._ended):
                 if not self._changed.wait(max(0.0, until - time.monotonic())):

@@ -27,7 +27,7 @@ def query(txn: Txn, args: operations.QueryGroups) -> Part:
     first."""
     _check_count(args.limit)
     if len(args.before) > operations.NAME_LIMIT:
-        raise RecordError(f"before {args.before!r:.80}: is no group's id", field="before")
+        raise RecordError(f"before {args.before!r:.80}: is not a group's id", field="before")
     found, records, size, before = list[GroupRow](), list[bytes](), 0, ""
     names = txn.candidates(args.purpose, args.tag, args.state, args.before)
     for name in islice(names, ROWS_LIMIT):

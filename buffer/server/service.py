@@ -211,8 +211,8 @@ class Service:
             self._send(client, messages.error_frames(rid, unreadable), "unreadable")
 
     def _answer_again(self, known: Known, client: bytes, rid: str) -> bool:
-        """Answers a request that came before, or an inquiry about it. Returns False if its reply
-        was large and is no longer on its way, so that it must be made again."""
+        """Answers a request that came before, or an inquiry about it. Returns False if the reply
+        must be made again, because it was large and is no longer on its way."""
         if known.client is not None and known.client != client:  # from now on the reply goes here
             self._waiting[client] += 1
             self._answered(known.client)
@@ -269,7 +269,7 @@ class Service:
                 self._give_back(reply)
 
     def _answered(self, client: bytes) -> None:
-        """Counts one request less that this client waits for."""
+        """Counts one request fewer that this client waits for."""
         self._waiting[client] -= 1
         if self._waiting[client] <= 0:
             del self._waiting[client]

@@ -72,8 +72,8 @@ class ActorReports:
 
 
 def _size(actor: str, metrics: Mapping[str, float]) -> int:
-    """Returns at most how many bytes an actor has in a reply. A name has 5 beside its text, a
-    number 9, a map 5; `seen_s` is one of its own."""
+    """Returns the most bytes that an actor takes in a reply. A name takes 5 in addition to its
+    text, a number 9, a map 5; `seen_s` is a further number."""
     return 64 + len(actor.encode()) + sum(14 + len(name.encode()) for name in metrics)
 
 

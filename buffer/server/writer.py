@@ -93,8 +93,8 @@ class Writer:
         return leases.outlook(self.index, self.rules.groups_per_step)
 
     def _is_answer(self, pair: tuple[ReceivedRequest, Result]) -> bool:
-        """Parks a lease for which there is no work, unless its time is over or no work would help.
-        Returns whether the result is the answer to the request."""
+        """Returns whether the result is the answer to the request. It is not if the request is
+        parked: a lease without work, unless its time is over or work would not help."""
         request, result = pair
         if isinstance(result, Wait) and not result.for_weights and request.arguments.wait_s:
             return not self.parked.park(request, time.monotonic())

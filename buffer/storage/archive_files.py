@@ -78,7 +78,7 @@ class Archive:
         return record
 
     def _rows_of(self, place: ArchivePlace) -> Any:
-        """Returns the lines of a row group. Keeps the last ones."""
+        """Returns the lines of a row group. Keeps those that were read last."""
         key = place.file, place.row_group
         if key not in self._rows:
             if place.file not in self._files:

@@ -92,7 +92,7 @@ class GroupRow(Record):
 
     @property
     def base_rewards(self) -> list[float]:
-        """The rewards of the attempts that retry no other one."""
+        """The rewards of the attempts that are not retries."""
         return [reward for _, of, reward in self.attempts if of < 0]
 
     @property
@@ -207,8 +207,9 @@ def is_closed(purpose: Purpose, state: GroupState) -> bool:
 class ProgressLink(Record):
     """A link of the chain of a slot's progress (buffer.groups.progress). `data`: the encoded result
     so far in the first link, and in each later one what is new (buffer.wire.increments). `digest`:
-    of the encoded result so far. `rid`: id of the lease request of its sender. `serial`: counts
-    what a lease's holder sent; 0 if it does not count. `nbytes`: size of the chain up to it."""
+    that of the encoded result so far. `rid`: id of the lease request of its sender. `serial`:
+    counts what a lease's holder sent; 0 if it does not count. `nbytes`: size of the chain up to
+    it."""
 
     data: bytes
     digest: str
@@ -284,9 +285,9 @@ class LedgerRow(Record):
 
 class Regrade(Record):
     """Says that the rewards of a store are not those of its run. `store`: the store whose attempts
-    were judged again. `env`, `options`: by which environment or grader. `when`: second since the
-    epoch. `attempts`: number judged again; `changed` of them got another reward. `left_out`: number
-    of attempts that could not be judged, by cause; their slots have failed."""
+    were judged again. `env`, `options`: the environment or grader that judged. `when`: in seconds
+    since the epoch. `attempts`: number judged again; `changed` of them got another reward.
+    `left_out`: number of attempts that could not be judged, by cause; their slots have failed."""
 
     store: str
     env: str

@@ -61,7 +61,7 @@ class Tables:
         self, table: str, prefix: bytes = b"", *, backwards: bool = False, before: bytes = b""
     ) -> Iterator[bytes]:
         """Yields every key that begins with `prefix`, in order, without reading the values.
-        `before`: with `backwards`, only the keys before `prefix` and this."""
+        `before`: with `backwards`, only the keys before `prefix` + `before`."""
         with self._raw.cursor(self._tables[table]) as cursor:
             if _seek(cursor, prefix, backwards, before):
                 for key in (cursor.iterprev if backwards else cursor.iternext)(values=False):

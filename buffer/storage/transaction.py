@@ -81,7 +81,7 @@ class Txn(Tables):
         self.put("sys", b"progress", codec.encode(progress))
 
     def regrades(self) -> tuple[Regrade, ...]:
-        """Returns how the store's rewards were replaced, the last time last."""
+        """Returns how the store's rewards were replaced, the latest time last."""
         return (self.read("sys", b"regraded", Regrades) or Regrades()).done
 
     def put_regrades(self, regrades: Sequence[Regrade]) -> None:
@@ -205,8 +205,8 @@ class Txn(Tables):
         state: GroupState | None,
         before: str = "",
     ) -> Iterator[str]:
-        """Yields the ids of the groups among which are those with this purpose, tag and state,
-        newest first, from the list that is likely the shortest. `before`: only older ones."""
+        """Yields ids of groups, newest first, from the list that is likely the shortest. All groups
+        with this purpose, tag and state are among them. `before`: only older groups."""
         purposes = PURPOSES if purpose is None else (purpose,)
         if tag:
             table, prefixes = "tag", [tag_prefix(each, tag) for each in purposes]
@@ -262,8 +262,8 @@ class Txn(Tables):
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Finishes a group's record: writes the results and reflections `last`, and what else the
-        record has (`head`). Deletes the progress of the group."""
+        """Finishes a group's record: writes the results and reflections `last`, and the rest of the
+        record (`head`). Deletes the progress of the group."""
         self.put_parts(row.group_id, last or Parts())
         self.delete_all("partial", row.group_id.encode() + b"\0")
         self._put_head(row, self.head(row))
@@ -307,7 +307,7 @@ class Txn(Tables):
         return _composed(codec.decode(Group, data), self.parts(group_id))
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """Returns whether the record of a finished group exists whole and undamaged. Reads it, also
+        """Returns whether the record of a finished group exists whole and undamaged. Reads it, even
         from the archive."""
         if row.archived is not None:
             try:

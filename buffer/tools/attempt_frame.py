@@ -3,7 +3,7 @@
 Columns of the group: `expired` says why the group expired, `uses` counts the optimizer steps that
 trained on the group, `step` is the last of these steps, and `leased_at` and so on are Unix times.
 Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `of` is the slot of the
-attempt that a retry retries, and `base` the same, or the own slot of an attempt that is no retry.
+attempt that a retry retries; `base` is the same, or the own slot of an attempt that is not a retry.
 `steps` counts turns, and `tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version:
 how many versions the policy was behind. It is missing for imported attempts.
 """

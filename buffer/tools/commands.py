@@ -123,7 +123,7 @@ def export(folder: Path, form: str, out: Path | None) -> None:
 
 
 class Pace:
-    """Reports every SAY_S seconds how many of many groups were read, and how many per second."""
+    """Reports every SAY_S seconds how many groups were read so far, and how many per second."""
 
     def __init__(self, what: str, now: float) -> None:
         self._what, self._began, self._told = what, now, now

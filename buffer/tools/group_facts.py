@@ -16,7 +16,7 @@ NAMES = frozenset(
     "group task env purpose tag state cause actor source reward mean_reward min_reward contrast "
     "gain priority version slots resolved done step uses bytes".split()
 )
-"""Attributes of GroupRow: filters and samplers call a fact by one name."""
+"""Names of facts. They are attributes of GroupRow, so filters and samplers use the same names."""
 _FILTER = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple,
            ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)  # fmt: skip
 Row = Mapping[str, Any]
@@ -25,8 +25,8 @@ EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 
 def facts(row: GroupRow) -> dict[str, Any]:
-    """Returns the facts of a group, keyed by NAMES: the attributes of its row of these names.
-    Rewards are None if it has no trajectory."""
+    """Returns the facts of a group, keyed by NAMES, from the attributes of its row. Rewards are
+    None if it has no trajectory."""
     return {name: getattr(row, name) for name in sorted(NAMES)}
 
 

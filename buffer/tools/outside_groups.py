@@ -33,7 +33,7 @@ OWN = frozenset({"task", "attempts", "source", "kind"})
 ATTEMPT = frozenset({"token_ids", "spans", "reward", "logprobs", "actions", "observations",
                      "system", "temperature", "finish", "feedback"})  # fmt: skip
 MESSAGES = frozenset({"messages", "reward"})
-"""What an attempt has that is given as messages: the chat of the model makes the rest."""
+"""The fields of an attempt that is given as messages. The model's chat format makes the others."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class LeftOut:
 
 
 def read(file: Path, source: str, chat: Callable[[], Chat]) -> Iterator[OutsideGroup | LeftOut]:
-    """Yields the group of each line, or why it is left out. `source`: of groups that name none.
-    `chat`: makes the chat format of the run's model, for messages. Raises UserError with the
-    number of a line that cannot be read."""
+    """Yields the group of each line, or why it is left out. `source`: the source of groups that
+    name none. `chat`: makes the chat format of the run's model, for messages. Raises UserError with
+    the number of a line that cannot be read."""
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(LINE), ""), 1):

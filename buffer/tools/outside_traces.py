@@ -37,9 +37,9 @@ from r3l.views.session_trace import (
 def read_traces(
     place: Path, source: str, chat: Callable[[], Chat], reward: float | None = None
 ) -> Iterator[OutsideGroup | LeftOut]:
-    """Yields the groups of a file or folder of sessions, and why others are left out. `source`: of
-    sessions that name none. `chat`: makes the chat format of the run's model. `reward`: of sessions
-    that name none. Raises UserError with the line that cannot be read."""
+    """Yields the groups of a file or folder of sessions, and why others are left out. `source`: the
+    source of sessions that name none. `chat`: makes the chat format of the run's model. `reward`:
+    the reward of sessions that name none. Raises UserError with the line that cannot be read."""
     groups: dict[tuple[str, str], list[Place]] = {}
     for session in read_sessions(place):
         with _named(session):
@@ -70,7 +70,7 @@ def _named(session: Session) -> Iterator[None]:
 
 
 def _unfit(session: Session) -> str:
-    """Returns why a session is no stored attempt, or ""."""
+    """Returns why a session cannot become a stored attempt, or ""."""
     header = session.header
     if header.get("purpose", "train") != "train":
         return "evaluation"
@@ -92,8 +92,8 @@ def _unfit(session: Session) -> str:
 
 
 def _with_bases(sessions: Sequence[Session]) -> list[Session]:
-    """Returns a group's sessions without the retries whose attempt is not there, or has its slot
-    twice."""
+    """Returns a group's sessions, without the retries of an attempt that is missing, or whose slot
+    occurs twice."""
     slots, known = Counter(map(_slot, sessions)), set[int]()
 
     def fits(session: Session) -> bool:
@@ -175,7 +175,9 @@ def _task(session: Session) -> Task:
 def _attempt(session: Session, chat: Chat, source: str, usual: float | None) -> Trajectory:
     reward: Any = usual if session.reward is None else session.reward
     if reward is None:
-        raise UserError(f"{session.where}: names no reward; give that of such sessions by --reward")
+        raise UserError(
+            f"{session.where}: names no reward; give the reward of such sessions with --reward"
+        )
     header = session.header
     named = f"{HARNESS} {source}" if header["harness"] == HARNESS else source
     messages, _ = plain_messages(session)

@@ -19,7 +19,7 @@ from r3l.records import Group, SlotResult
 
 
 @contextmanager
-def rewritten(store: Store, folder: Path) -> Iterator[Store]:
+def rewrite_store(store: Store, folder: Path) -> Iterator[Store]:
     """Yields a writable copy of a store. When the block ends, moves the copy to `folder`. After an
     error, removes it. Raises UserError if `folder` is not empty or cannot be written."""
     with folder_lock.new_folder(folder, "store") as building:

@@ -25,7 +25,8 @@ Facts = dict[str, Any]
 
 class Catalogue:
     """Lists a store's groups, newest first, as facts (buffer.tools.group_facts). Threads may share
-    a Catalogue. `change`: the newest transaction of which all groups were read, -1 before."""
+    a Catalogue. `change`: the newest transaction whose groups were all read; -1 before the first
+    read."""
 
     kind = "store"
 

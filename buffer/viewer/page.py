@@ -16,7 +16,7 @@ PAGE = Path(__file__).parent / "page.html"
 
 def policy() -> str:
     """Returns the page's Content-Security-Policy, which allows its style and script by hash."""
-    text, sources = served(), []
+    text, sources = page_html(), []
     for tag in ("style", "script"):
         inside = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
         hashed = hashlib.sha256(inside.encode()).digest()
@@ -27,7 +27,7 @@ def policy() -> str:
     )  # fmt: skip
 
 
-def served() -> str:
+def page_html() -> str:
     """Returns the page's HTML."""
     return PAGE.read_text(encoding="utf-8")
 

@@ -45,7 +45,7 @@ def view(place: str, port: int, model: Path | None) -> None:
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()
     with Store(folder, map_gib=None, read_only=True) as store:  # maps what its service may write
-        _serve(viewed(store, folder.parent, model), port)
+        _serve(view_of(store, folder.parent, model), port)
 
 
 def _serve(shown: Viewed, port: int) -> None:
@@ -54,7 +54,7 @@ def _serve(shown: Viewed, port: int) -> None:
         viewer.serve_forever()
 
 
-def viewed(store: Store, run: Path, model: Path | None = None) -> Viewed:
+def view_of(store: Store, run: Path, model: Path | None = None) -> Viewed:
     """Returns the view of a store, with the run's settings if `run` has a config.yaml. Raises
     UserError if `model` has no tokenizer."""
     if model is not None and not (model / "tokenizer.json").is_file():

@@ -55,7 +55,7 @@ class Viewer(ThreadingHTTPServer):
     def __init__(self, viewed: Viewed, port: int) -> None:
         self.viewed, self.catalogue = viewed, viewed.catalogue
         self.key = secrets.token_urlsafe(12)
-        self.page, self.policy = page.served().encode(), page.policy()
+        self.page, self.policy = page.page_html().encode(), page.policy()
         self._free = threading.BoundedSemaphore(self.most_connections)
         try:
             super().__init__(("127.0.0.1", port), Handler)

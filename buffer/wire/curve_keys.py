@@ -99,7 +99,7 @@ def _is_key(key: str) -> bool:
         return False
 
 
-def present(dealer: Any, keys: ClientKeys) -> None:
+def give_keys(dealer: Any, keys: ClientKeys) -> None:
     """Gives a client's socket the client's key pair and the service's public key."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())

@@ -45,7 +45,7 @@ class Growing:
         try:
             self._value = _decode(encoded)
         except _MALFORMED as error:
-            raise RecordError(f"a record that grows is no msgpack: {error!r:.100}") from None
+            raise RecordError(f"a record that grows is not msgpack: {error!r:.100}") from None
 
     def add(self, change: bytes) -> None:
         """Raises RecordError if the change is malformed or belongs to another record. The record is

@@ -60,9 +60,9 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Asks for a group to explore. `plan`: of a new training group; by default, the run's algorithm
-    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`. `wait_s`: for so
-    many seconds the service may keep the request until there is work."""
+    """Asks for a group to explore. `plan`: the plan of a new training group; by default, the run's
+    algorithm makes it. An evaluation group has one slot. `metrics`: numbers for `stats`. `wait_s`:
+    how many seconds the service may keep the request until there is work."""
 
     actor: str
     version: Integer
@@ -73,8 +73,8 @@ class AcquireLease(Request["Lease | Wait"]):
 
 class Put(Request["PutAck"]):
     """Resolves slots of a leased group, and adds reflections to it. `results`: encoded SlotResults;
-    `reflections`: encoded ReflectionRecords; at least one of both. `fingerprint`: version and hash
-    of the sampling weights."""
+    `reflections`: encoded ReflectionRecords; there must be at least one record. `fingerprint`:
+    version and hash of the sampling weights."""
 
     group_id: str
     actor: str
@@ -85,7 +85,7 @@ class Put(Request["PutAck"]):
 
 class PutPartial(Request[int]):
     """Stores the progress of an open slot: its result so far, with a trajectory
-    (r3l.rollout.partial). `digest`: of the encoded result. `data`: the encoded result, or with
+    (r3l.rollout.partial). `digest`: that of the encoded result. `data`: the encoded result, or with
     `since` what is new (buffer.wire.increments) after the stored one with this digest. `serial`:
     counts what the holder of a lease sends, so that late copies are seen; 0: not counted."""
 
@@ -217,11 +217,11 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`, `reflections`: of earlier holders. `partial`: unfinished
-    results of earlier holders. `handed`: those stored attempts of the plan that still exist.
-    `deadline_s`: seconds until the lease expires. On the wire these results and reflections follow
-    the lease, and `following` has the numbers of accepted ones, of partial ones and of
-    reflections."""
+    """A group to explore. `accepted`, `reflections`: results and reflections of earlier holders.
+    `partial`: unfinished results of earlier holders. `handed`: those stored attempts of the plan
+    that still exist. `deadline_s`: seconds until the lease expires. On the wire these results and
+    reflections follow the lease, and `following` has the numbers of accepted ones, of partial ones
+    and of reflections."""
 
     group_id: str
     task: Task
@@ -238,7 +238,7 @@ class Lease(Record):
 
 class Wait(Record):
     """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again.
-    `for_weights`: the actor lacks newer weights, so that no work helps."""
+    `for_weights`: the actor needs newer weights before any work can help."""
 
     reason: str
     retry_s: float

@@ -21,7 +21,7 @@ class TcpCounts(NamedTuple):
 def tcp_counts(number: int) -> TcpCounts:
     """Returns the counts of the connection with this file descriptor. Raises OSError if it is
     closed, or if the system does not have them."""
-    with borrowed(number) as found:
+    with borrow_socket(number) as found:
         info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
     if len(info) < _TCP_INFO:
         raise OSError(f"TCP_INFO has only {len(info)} bytes")
@@ -29,7 +29,7 @@ def tcp_counts(number: int) -> TcpCounts:
 
 
 @contextmanager
-def borrowed(number: int) -> Iterator[socket.socket]:
+def borrow_socket(number: int) -> Iterator[socket.socket]:
     """Borrows a file descriptor from libzmq as a Python socket. Raises OSError if the descriptor is
     closed. If libzmq closed the connection, the descriptor may now belong to another connection."""
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buffer.wire.sockets import Received
-from buffer.wire.tcp_counts import borrowed, tcp_counts
+from buffer.wire.tcp_counts import borrow_socket, tcp_counts
 
 CHECK_S = 0.05
 LOOKS = 32  # connections that a check looks at in turn: 4,096 of them in 6.4 s
@@ -76,7 +76,7 @@ class Traffic:
     def opened(self, connection: int) -> None:
         self.closed(connection)
         self._opened += 1
-        with suppress(OSError), borrowed(connection) as found:  # it may be closed by now
+        with suppress(OSError), borrow_socket(connection) as found:  # it may be closed by now
             made = Connection(found.getpeername(), time.monotonic())
             with suppress(FileExistsError):
                 self._arrivals.register(connection, _ARRIVALS)
@@ -176,7 +176,7 @@ class Traffic:
         connection.shut_down = True
         self._set_unread(connection, 0.0)
         try:
-            with borrowed(number) as found:
+            with borrow_socket(number) as found:
                 if found.getpeername() != connection.peer:  # the descriptor was reused
                     return False
                 found.shutdown(socket.SHUT_RDWR)

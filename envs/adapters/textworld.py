@@ -66,7 +66,7 @@ META = frozenset(
 """Verbs for the interpreter instead of the game; `save` would write a file."""
 LONGEST_COMMAND = 200  # characters; the interpreter cuts longer lines
 TRIES = 10
-"""Seeds to try for a game: from some, upstream cannot make the quest that is asked for."""
+"""How many seeds to try for a game. From some seeds upstream cannot make the requested quest."""
 _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 

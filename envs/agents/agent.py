@@ -50,7 +50,7 @@ LONGEST_ARGUMENT = (128 << 10) - 1
 """Most bytes of one argument of a program (Linux, MAX_ARG_STRLEN)."""
 
 SAVED: dict[str, Saved] = {"": "folder", NOTHING: "nothing"}
-"""What is saved by a value of the option `snapshot`. By any other value: all state."""
+"""What each value of the option `snapshot` saves. Any other value saves all state."""
 
 
 class Agent:

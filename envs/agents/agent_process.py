@@ -116,7 +116,7 @@ class AgentProcess:
 
     def leave(self) -> bool:
         """Closes the files of a lasting process. Returns whether what it has started lives on,
-        until `kill`. If the process has not ended itself, ends all."""
+        until `kill`. If the process has not ended by itself, ends everything."""
         if self.poll() is None:
             self.kill()
             return False

@@ -95,8 +95,8 @@ class AgentRunner(Protocol):
         """Starts an MCP server, which reads and writes the pipes of its folder."""
 
     def stop(self, name: str) -> Soon[ProcessState]:
-        """Kills a process and all that it started. Returns the state that it had before. What the
-        command of `keep` started lives until `close`."""
+        """Kills a process and all that it started. Returns the state that it had before. Processes
+        that the command of `keep` started live until `close`."""
 
     def close(self) -> None:
         """Ends all processes and removes the folder."""

@@ -50,7 +50,7 @@ _HARMLESS = re.compile(
     r"TOKENI[SZ]|KEYBOARD|KEYMAP|MONKEY|^AWS_(?:DEFAULT_)?REGION$"
     r"|(?<![A-Z])(MAX|MIN|NUM|N|TOTAL|NEW|INPUT|OUTPUT|CONTEXT|THINKING|COMPLETION)_([A-Z]+_)*TOKENS?$"
 )
-"""Parts of names that are no secret, though _SECRET finds them, such as MAX_TOKENS."""
+"""Parts of names that _SECRET finds although they are not secret, such as MAX_TOKENS."""
 _SECRET_VALUE = re.compile(
     r"[a-z][a-z0-9+.-]*://[^/\s:@?#]*:(?!\d+/)[^\s@]+@"  # a URL's password
     r"|https?://(?!(?:git|hg)@)[^/\s:@?#]+@"  # a token in the place of its user

@@ -69,8 +69,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Returns the ids of a process's children, also of those that it has adopted. May overlook one
-    while others end, but never all."""
+    """Returns the ids of a process's children, including those that it has adopted. May overlook
+    one while others end, but never all."""
     if not LISTS_CHILDREN:
         return _listed(pid)
     found: list[int] = []
@@ -94,7 +94,8 @@ def _listed(parent: int) -> list[int]:
 
 
 class _Source(SourceFileLoader):
-    """Reads the file and never its cached bytecode, which knows a file by its size and second."""
+    """Reads the file and never its cached bytecode, which a change of equal size in the same second
+    leaves in use."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -124,8 +125,8 @@ def call(function: Any, arguments: list[Any]) -> None:
 
 
 def _number(value: Any) -> int | float:
-    """Returns a number of another library as Python's own, such as one of numpy, also an array of
-    one. Raises TypeError for anything else."""
+    """Returns a number of another library, such as numpy, as a number of Python. Accepts an array
+    of one number. Raises TypeError for anything else."""
     plain = value
     with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
         plain = value.item()
@@ -190,8 +191,8 @@ def _change_view(view: Mapping[str, object]) -> None:
 
 
 def _fence() -> None:
-    """Has the kernel refuse signals to processes outside, and looks at their memory and variables.
-    Does nothing on a kernel without scopes of Landlock."""
+    """Makes the kernel refuse signals to outside processes, and access to their memory and
+    variables. Does nothing on a kernel without scopes of Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1) < SCOPES_SINCE:
         return
@@ -207,7 +208,7 @@ def _fence() -> None:
 
 
 def _drop_rights(libc: Any) -> None:
-    """Takes from root the rights to look into other processes. Does nothing for other users."""
+    """Takes away root's rights to look into other processes. Does nothing for other users."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     rights = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable ones; then the upper 32
     for right in (SYS_PTRACE, SYS_ADMIN, PERFMON):

@@ -8,7 +8,7 @@ folder is saved. The restore command runs before the listing is compared. The wo
 a small folder itself, if there is no command. Otherwise call_function starts a process.
 
 The agent may change its folder meanwhile. So each file is reached from the open folder, through
-folders that are no links: what the agent puts in their place is neither read nor changed.
+folders that are not links: what the agent puts in their place is neither read nor changed.
 This file uses only the standard library, because call_function runs it without r3l.
 """
 
@@ -174,7 +174,7 @@ def _put_back(root: int, wanted: Listing, objects: Path) -> None:
 
 
 def _remove_folder(outer: int, name: str) -> None:
-    """Removes a folder in which only sockets and pipes are left, which no listing holds."""
+    """Removes a folder in which only sockets and pipes are left. Listings do not include these."""
     with _folder_at(outer, name) as folder:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries]
@@ -215,7 +215,8 @@ def _overwritten(folder: int, name: str, mode: int) -> int | None:
 
 
 def _chmod(root: int, name: str, mode: int) -> None:
-    """Changes the mode of a folder, not of what a link in its place names."""
+    """Changes the mode of a folder. If a link has replaced the folder, does not change the link's
+    target."""
     with _parent_of(root, name) as (folder, last):
         place = os.open(last, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         try:
@@ -246,7 +247,7 @@ def _same_folder(work: str, identity: Sequence[int] = ()) -> Iterator[int]:
 
 @contextmanager
 def _folder_at(root: int, name: str) -> Iterator[int]:
-    """Opens a folder below an open one. Each folder on the way must be one, and no link."""
+    """Opens a folder below an open one. Each folder on the way must be a folder and not a link."""
     inner = os.O_DIRECTORY | os.O_NOFOLLOW
     *way, last = name.split("/") if name else ["."]
     folder = os.dup(root)

@@ -210,7 +210,7 @@ class GridWorld(ABC):
         return self.spec.max_steps - (len(self.state.taken) if step is None else step)
 
     def _right(self, step: int) -> bool:
-        """Whether a step was a best one."""
+        """Whether a step was one of the best."""
         board, direction = self.state.taken[step]
         return direction in self.best(board, self._left(step))
 

@@ -403,8 +403,9 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills all of this user's processes that have the environment variable MARK set to `mark`, or
-    `mark` in the command line: the variables of the worker and its forks cannot be read."""
+    """Kills all of this user's processes with the environment variable MARK set to `mark`. Also
+    kills those with `mark` in their command line, such as the worker and its forks, whose variables
+    cannot be read."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if mark in process.cmdline() or process.environ().get(MARK) == mark:

@@ -25,7 +25,7 @@ from envs.agents.agent_runner import AgentRunner
 from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
-from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
+from r3l.rollout.env_calls import failure_of, fault_in, parts_in, read_reset, read_step
 from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration", "right_answers")
@@ -65,7 +65,7 @@ class Sessions:
             raise
         except BaseException as error:
             self.failed.add(session)
-            raise raised(error) from error
+            raise failure_of(error) from error
 
     def close(self, session: int) -> dict[str, Any]:
         """Ends a session. Closes the environment if it has failed or serves only one session."""

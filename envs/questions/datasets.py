@@ -20,7 +20,7 @@ from envs.questions.final_answer import boxed
 from r3l.errors import UserError
 from r3l.files import hub_data_set
 from r3l.files.user_file import numbered_lines
-from r3l.text import plain, shortened
+from r3l.text import plain, shorten
 
 PROMPT = ("prompt", "problem", "question")
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution")
@@ -30,7 +30,8 @@ CONTENT = frozenset(
     "image images video videos audio audios document documents choices options "
     "tools functions system system_prompt history text table input instruction code facts".split()
 )
-"""Fields that change the question, and are not read, unless their text is in the question."""
+"""Fields that would change the question and are not read. They are refused unless the question has
+their text."""
 BEFORE = ("context", "passage", "body", "story", "paragraph", "article", "premise")
 """Fields of text that a question is about. They are shown before it, unless it holds them."""
 ID_LIMIT = 200  # bytes
@@ -114,8 +115,8 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _prompt(row: dict[str, Any]) -> str:
-    """Returns a row's question after what it is about. Raises ValueError if something of the
-    question would not be shown."""
+    """Returns a row's question, with the texts that it is about before it. Raises ValueError if
+    something of the question would not be shown."""
     prompt = _first(row, PROMPT)
     if isinstance(prompt, list):
         prompt = _conversation(prompt)
@@ -134,7 +135,7 @@ def _prompt(row: dict[str, Any]) -> str:
     question = prompt
     for name in BEFORE:
         if name in given and not isinstance(given[name], str):
-            raise ValueError(f"its {name} is no text; write it into the prompt, or remove it")
+            raise ValueError(f"its {name} is not text; write it into the prompt, or remove it")
         if name in given and not _holds(question, given[name]):
             prompt = f"{given[name].strip()}\n\n{prompt}"
     return prompt
@@ -146,7 +147,7 @@ def _holds(question: str, value: Any) -> bool:
 
 def _name(value: Any) -> str:
     """Cleans and shortens a row's own id, for use in a task's id."""
-    return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
+    return shorten(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
 def _conversation(messages: list[Any]) -> str:

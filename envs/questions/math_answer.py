@@ -83,7 +83,7 @@ _MEANING = frozenset(
     "none nor not off one or other over plus score some than thousand times too trillion twice "
     "under unless up wrong zero".split()
 )
-"""Words that change the meaning of the number before them, so they are no units."""
+"""Words that change the meaning of the number before them, so they are not units."""
 _COMMANDS = frozenset(
     "frac sqrt pi cdot times div pm mp infty cup in binom begin end pmatrix bmatrix matrix "
     "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh "

@@ -32,7 +32,7 @@ _DATES = [
 ]
 
 MONTH_NAMES = frozenset((*_MONTHS, *(month[:3] for month in _MONTHS), "sept"))
-"""Names of months, full and short. None is a unit."""
+"""Names of months, full and short. None of them is a unit."""
 
 Same = Callable[[str, str], bool]
 Number = Callable[[str], Fraction | None]
@@ -40,14 +40,14 @@ Number = Callable[[str], Fraction | None]
 
 @dataclass(frozen=True)
 class _Time:
-    """A time as written. `half`: "a", "p" or "" (of 24 hours, or not told)."""
+    """A time as written. `half`: "a", "p" or "" (a time of 24 hours, or unknown)."""
 
     parts: tuple[int, ...]
     half: str
 
     @property
     def of_day(self) -> tuple[int, ...] | None:
-        """The time of 24 hours; None if the half of the day is not told."""
+        """The time of 24 hours; None if the half of the day is unknown."""
         hour, *rest = self.parts
         if self.half:
             hour = hour % 12 + 12 * (self.half == "p")
@@ -59,7 +59,7 @@ class _Time:
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
     """Compares two texts if at least one of them is a time, a date or a ratio, or has dots or years
     that keep it from being a number. Otherwise returns None. `same`: compares parts of ratios.
-    `number`: reads them."""
+    `number`: reads a part as a number."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
     )
@@ -91,7 +91,7 @@ def _same_time(gold: _Time, answer: _Time) -> bool:
 
 
 def _full(parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Adds the seconds 0 to a time without seconds."""
+    """Adds zero seconds to a time without seconds."""
     return (*parts, 0) if len(parts) == 2 else parts
 
 
@@ -106,7 +106,8 @@ def _time(text: str) -> _Time | None:
 
 
 def _date(text: str) -> tuple[int, ...] | None:
-    """Returns the numbers of a date in the order year, month, day; of 5/3/2020, as written."""
+    """Returns the numbers of a date in the order year, month, day; those of 5/3/2020, as
+    written."""
     text = text.strip()
     if found := _NUMBERED.fullmatch(text):
         return tuple(int(part) for part in found.groups() if part and part.isdigit())
@@ -192,7 +193,7 @@ def is_inch(words: list[str]) -> bool:
 
 
 def same_measure(gold: str, answer: str) -> bool:
-    """Whether two texts of units both have units of measure, and the same ones."""
+    """Whether two texts of units have units of measure, the same in both."""
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None or not ours.measures:
         return False
@@ -200,8 +201,8 @@ def same_measure(gold: str, answer: str) -> bool:
 
 
 def units_agree(gold: str, answer: str) -> bool:
-    """Whether the units of two texts are the same, or one of them has none. Units of measure are
-    compared if both texts have them, and else the other words."""
+    """Whether the units of two texts are the same, or one of them has none. Compares units of
+    measure if both texts have them, otherwise the other words."""
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None:
         return True

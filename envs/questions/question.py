@@ -101,7 +101,7 @@ class Question(ABC):
 
     def right_answers(self) -> list[str]:
         """Returns all responses that are nothing but a right answer, if the first answer decides
-        the attempt and there are few of them. By default there are not."""
+        the attempt and there are few such responses. By default returns none."""
         return []
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:

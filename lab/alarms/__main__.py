@@ -27,7 +27,7 @@ from launch.inspection import snapshot
 from launch.inspection.evidence import Evidence
 from launch.inspection.learning import Reason, heading, of_evidence
 from r3l.errors import UserError
-from r3l.run.files.json_lines import GrowingFile, parsed
+from r3l.run.files.json_lines import GrowingFile, parse_lines
 from r3l.run.files.progress_lines import EvalLine, StepLine, from_json
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.end_with_parent import end_with
@@ -105,7 +105,7 @@ def measure(case: Case, seed: int) -> Line:
             )
         seconds = time.monotonic() - began
         start = f"{heading(Reason('', ''))}: "
-        lines = parsed(GrowingFile(folder / "progress.jsonl", 0).new(), from_json).values
+        lines = parse_lines(GrowingFile(folder / "progress.jsonl", 0).new(), from_json).values
         steps = [line for line in lines if isinstance(line, StepLine)]
         tested = [line for line in lines if isinstance(line, EvalLine)]
         now = snapshot.take(RunFolder(folder))
@@ -155,7 +155,7 @@ def read(folder: Path) -> list[Line]:
     try:
         return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     except ValueError as error:
-        raise UserError(f"{file}: a line is no JSON ({error}); remove it") from None
+        raise UserError(f"{file}: a line is not JSON ({error}); remove it") from None
 
 
 def outcome(line: Line) -> str:

@@ -59,7 +59,7 @@ def against(
 
 def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str, Record]:
     """What was measured of the warm policies of every cell: the mean if it has several, how many it
-    has (`policies`), and the least that one of them was told. `experiment`: only of policies
+    has (`policies`), and the lowest `told` of one of them. `experiment`: only of policies
     that it warmed itself in cells of the map."""
     mine: dict[str, list[Record]] = {}
     for line in lines:
@@ -77,7 +77,7 @@ def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str
 
 
 def told_less(warm: Mapping[str, Record], cells: Iterable[str]) -> str:
-    """The cells whose policy is told too little to count, by the mean of its policies."""
+    """The cells whose `told`, the mean of their policies, is too low to count."""
     told = {cell: warm[cell]["told"] for cell in cells if cell in warm}
     few = [f"{titled(cell)} ({value:.3f})" for cell, value in told.items() if value < TOLD]
     return ", ".join(few) or "none"
@@ -219,11 +219,11 @@ def claim_in_words(records: Sequence[Record], warm: Mapping[str, Record]) -> str
         f"Cells that count (told ≥ {TOLD:g}, at least {SEEDS} seeds of both algorithms): "
         f"{len(counted)} of {len(_hard())}. The whole claim holds in "
         f"{_holding(records, counted)} of them. Not counted: {'; '.join(others) or 'none'}.\n\n"
-        f"The limit on `told` is there to make sure that a policy can get there. With at least "
-        f"{SEEDS} seeds of both, and whatever `told` was, every run of R³L did get there, with a "
-        f"success of at least {GOT_THERE:g} at its end, in {len(arrived)} of {len(_hard())} cells; "
-        f"the claim holds in {_holding(records, arrived)} of them. This count selects cells "
-        "by what came out, so it does not replace the first."
+        "The limit on `told` makes sure that a policy can get there. Whatever `told` was, every "
+        f"run of R³L got there and ended with a success of at least {GOT_THERE:g} in "
+        f"{len(arrived)} of {len(_hard())} cells, with at least {SEEDS} seeds of both algorithms; "
+        f"the claim holds in {_holding(records, arrived)} of these cells. This count selects cells "
+        "by the outcome, so it does not replace the first."
     )
 
 

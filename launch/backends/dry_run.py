@@ -33,8 +33,8 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """Returns a table: one line for the buffer, one per machine with ranks, and one per actor, or
-    of many actors one per machine."""
+    """Returns a table: one line for the buffer, one per machine with ranks, and one per actor; with
+    many actors, one per machine with actors."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
@@ -54,8 +54,8 @@ def table(plan: Plan) -> list[str]:
 
 
 def _actor_rows(actors: Sequence[ActorPlace]) -> Iterator[tuple[str, ActorPlace]]:
-    """Yields a name and a place for each line: an actor, or all those of a machine that have equal
-    shares, with the GPUs of all."""
+    """Yields a name and a place for each line: an actor, or all actors of a machine that have equal
+    shares, with the GPUs of them all."""
     if len(actors) <= MANY:
         yield from ((f"actor-{index}", place) for index, place in enumerate(actors))
         return
@@ -101,8 +101,8 @@ def _names(gpus: Sequence[str]) -> str:
 
 
 def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
-    """Yields every command with its environment variables, quoted for a shell. Of many actors, only
-    the first one's."""
+    """Yields every command with its environment variables, quoted for a shell. Of many actors,
+    yields only the first one's command."""
     made.free_port = lambda: ANY
     shown = plan.actors if plan.actors <= MANY else 1
     for name in ("buffer", "learner", *(f"actor-{index}" for index in range(shown))):

@@ -21,7 +21,7 @@ Change = Callable[[str], str]
 
 def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
     """Returns the settings with absolute paths. `known`: the settings of the run to resume. Texts
-    that it has stay as they are."""
+    that `known` has, too, stay as they are."""
     kept = set() if known is None else set(_texts(known.model_dump(mode="json")))
     tree = config.model_dump(mode="json")
     path, command = (_unless(kept, change) for change in (path_text, command_text))
@@ -60,7 +60,7 @@ def path_text(text: str, *, place: bool = False) -> str:
 
 
 def command_text(text: str) -> str:
-    """Makes the paths in a command line absolute, also that of the program itself."""
+    """Makes the paths in a command line absolute, including the program's own path."""
     if _CLASS.fullmatch(text) and _exists(text.rpartition(":")[0]):
         return path_text(text)
     try:
@@ -115,7 +115,7 @@ def _changed(value: Any, change: Change) -> Any:
 
 
 def _texts(value: Any) -> list[str]:
-    """Returns every text in a plain value, also the keys."""
+    """Returns every text in a plain value, including the keys."""
     if isinstance(value, dict):
         return [text for pair in value.items() for each in pair for text in _texts(each)]
     if isinstance(value, list):

@@ -36,7 +36,7 @@ def check_exists_only_if(run: Path, *, resume: bool) -> None:
             "another name"
         )
     if resume:
-        folder.started()
+        folder.require_settings()
 
 
 def check_hardware(options: PlanOptions, backend: Backend) -> None:

@@ -51,7 +51,7 @@ def check_first_steps(
 ) -> None:
     """Refuses overlong first prompts, and limits that leave no room for a reflection or for reading
     an attempt again. Refuses an algorithm that retries, or starts inside stored attempts, in
-    environments where nothing can, and `eval.exact` in an environment that lists no answers."""
+    environments where no attempt can, and `eval.exact` in an environment that lists no answers."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     if asks_for_reflections(config.algorithm):
@@ -93,7 +93,7 @@ def check_retries(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Fir
 
 
 def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
-    """Refuses environments whose attempts cannot be replayed, or all have one step alone."""
+    """Refuses environments whose attempts cannot be replayed, or all have only one step."""
     for task in tasks:
         if not steps[task.task_id].replayable:
             raise UserError(

@@ -61,7 +61,7 @@ def check_data_sets(run: Path, *, force: bool) -> None:
 
 
 def check_store(store: Path) -> None:
-    """Refuses a store of another schema. What else is wrong with it, the buffer says."""
+    """Refuses a store of another schema. The buffer reports whatever else is wrong with it."""
     try:
         Store(store, read_only=True).close()
     except SchemaVersionError as error:

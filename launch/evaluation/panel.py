@@ -103,8 +103,9 @@ async def panel_of(
 async def _digest(
     task: Task, make_env: Callable[[], Environment | AgentRunner], *, with_answers: bool
 ) -> str:
-    """Returns a digest of all that a policy is told about a task before its first response. For an
-    agent, which alone knows its prompts, of the task. Returns "" if the environment fails."""
+    """Returns a digest of all that a policy reads about a task before its first response. For an
+    agent, which alone knows its prompts, returns a digest of the task. Returns "" if the
+    environment fails."""
     try:
         env: Environment | AgentRunner = await guarded(make_env)
         try:
@@ -119,7 +120,7 @@ async def _digest(
 
 
 async def _first(task: Task, env: Environment) -> str:
-    """Returns the first observation, as far as it is the same at every reset."""
+    """Returns the part of the first observation that is the same at every reset."""
     reset = await guarded(lambda: env.reset(seed=task.seed, options=dict(task.options)))
     first = read_reset(env.spec.name, reset)[0]
     match env.spec.deterministic:
@@ -131,7 +132,7 @@ async def _first(task: Task, env: Environment) -> str:
 
 
 def _rules(spec: EnvSpec) -> list[Any]:
-    """Returns what of an environment's description changes its results."""
+    """Returns the part of an environment's description on which its results depend."""
     return [spec.system_prompt, spec.max_steps, spec.max_response_tokens, spec.success_threshold,
             list(spec.stop)]  # fmt: skip
 
@@ -251,7 +252,8 @@ def shipped_digests() -> dict[str, str]:
 
 def agreement(panel: Panel, file: Path | None, known: Panel | None, *, any_panel: bool) -> str:
     """Checks a panel against `known`, which was read from `file`, or else against the shipped one.
-    Returns "" if they agree, or why not if `any_panel` is set. Otherwise raises UserError."""
+    Returns "" if they agree. If they differ, raises UserError; with `any_panel`, returns the
+    difference instead."""
     if known is not None:
         why = f"--panel {file}: {text}" if (text := difference(panel, known)) else ""
     else:

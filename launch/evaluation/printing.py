@@ -34,8 +34,9 @@ def table(report: Report, further: Mapping[str, Report] = {}, first: str = "") -
 
 
 def panel_line(settings: Mapping[str, Any], shipped: Mapping[str, Any]) -> str:
-    """Returns a line on the tasks that were played. `settings`: of the evaluation. `shipped`: the
-    digests of the shipped panels, by environment. Returns "" if the panel is not known."""
+    """Returns a line on the tasks that were played. `settings`: the evaluation's settings.
+    `shipped`: the digests of the shipped panels, by environment. Returns "" if the panel is not
+    known."""
     panel = settings.get("panel")
     if not isinstance(panel, dict):
         return ""

@@ -1,5 +1,5 @@
-"""Says which replies of agents are trained, and raises an alarm if most are not, or if nobody has
-said what the second name of a model is.
+"""Says which replies of agents are trained, and raises an alarm if most are not, or if no setting
+says what a second model name means.
 
     actors' counts ─► agent/… of a step ─► the step's line, status, alarms of console and doctor
 """
@@ -12,7 +12,7 @@ from r3l.run.files.progress_lines import StepLine
 from r3l.views.tape import UNTRAINED
 
 LOOKED_AT = 5
-"""How many of the last steps are examined. The counts of the step before them are subtracted."""
+"""How many of the last steps are examined. The counts of the step before these are subtracted."""
 ENOUGH = 0.5  # of the sampled tokens, without those that the user has asked not to train
 TOKENS, ASKED = "agent/tokens_", "agent/asked_"
 NOT_COUNTED = "policy-untrained"
@@ -65,7 +65,7 @@ def trained_words(metrics: Mapping[str, float], train: str) -> str:
 
 
 def asked_words(metrics: Mapping[str, float]) -> str:
-    """Lists the names of models under which agents asked the policy; "" if there is none."""
+    """Lists the model names with which agents asked the policy; "" if there is none."""
     return ", ".join(f"{name} {calls:,.0f}" for name, calls in _asked(metrics))
 
 

@@ -52,7 +52,7 @@ def doctor(name: str, regrade: int | None) -> None:
     """Report what is wrong with a run, what limits the pace, and what to do. The exit code is 1 if
     anything is wrong. With --regrade, also report whether the grader gives the same rewards again:
     this starts the run's environments here, and calls the judge if there is one."""
-    folder = RunFolder(run_folder(name)).started()
+    folder = RunFolder(run_folder(name)).require_settings()
     now = snapshot.take(folder)
     results = [*findings(now), *(judged_again(folder, regrade) if regrade else [])]
     for finding in results:
@@ -68,8 +68,8 @@ def doctor(name: str, regrade: int | None) -> None:
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """Returns all findings, problems first. Says nothing on the pace while a reason stands why the
-    run learns little."""
+    """Returns all findings, problems first. Says nothing about the pace while there is a reason why
+    the run learns little."""
     results = [
         *_processes(now), *_silence(now), *_store(now), *_losses(now), *_overdue(now),
         *_learning(now), *_agents(now), *_reward(now),
@@ -273,8 +273,9 @@ def _overdue(now: Snapshot) -> Iterator[Finding]:
 
 
 def _together(actors: Sequence[ActorState]) -> Iterator[tuple[str, ActorState, str]]:
-    """Yields who a finding is about, the first actor of it, and the name of the last one, whose log
-    shows it best: a few actors each alone, many in one finding. The worst actor must be last."""
+    """Yields whom a finding is about, its first actor, and the name of its last actor, whose log
+    shows it best. A few actors get a finding each, many actors share one. The worst actor must be
+    last."""
     if len(actors) > SAMPLE:
         worst = [_name(actor) for actor in reversed(actors)]
         yield f"each of {len(actors)} actors ({such_as(worst)})", actors[0], worst[0]

@@ -23,9 +23,11 @@ LOOKED_AT = 5
 ENOUGH = 64
 """How many attempts are enough to judge."""
 NEWEST = 256
-"""Shares are taken over so many of the newest attempts, and over LOOKED_AT steps or more."""
+"""Shares are taken over this many of the newest attempts or more, and over LOOKED_AT steps or
+more."""
 BLOCKS, FEWEST_BLOCKS = 20, 4
-"""A trend is told from so many mean rewards, each of ENOUGH attempts or more."""
+"""A trend is judged by the last BLOCKS mean rewards, once there are FEWEST_BLOCKS. Each mean is
+over ENOUGH attempts or more."""
 CLEAR = 2.0
 """How many standard errors make a difference clear."""
 
@@ -109,7 +111,7 @@ class Evidence:
             self.add_evaluation(evaluation)
 
     def copy(self) -> "Evidence":
-        """Returns evidence that says the same, and takes in lines of its own."""
+        """Returns a copy, which takes in lines of its own."""
         other = copy(self)
         other.steps, other.rewards = self.steps.copy(), self.rewards.copy()
         return other
@@ -150,7 +152,7 @@ class Evidence:
 
     @property
     def recent(self) -> Window:
-        """The newest steps: NEWEST attempts or more, if there are so many, and LOOKED_AT steps or
+        """The newest steps: NEWEST attempts or more, if there are that many, and LOOKED_AT steps or
         more."""
         return Window(self.steps)
 
@@ -215,9 +217,10 @@ def attempts_of(metrics: Mapping[str, float]) -> float:
 
 
 def change(before: EvalLine, after: EvalLine, tag: str, widen: float = 1.0) -> Change | None:
-    """Compares two evaluations in a metric. The interval of the difference is made of their own
-    (Zou and Donner 2008, MOVER), each made wider by the factor `widen`. It is too wide, not too
-    narrow, as both have the same tasks. Returns None if one of them lacks the metric's interval."""
+    """Compares two evaluations in a metric. The interval of the difference is made from their own
+    intervals (Zou and Donner 2008, MOVER), each made wider by the factor `widen`. As both have the
+    same tasks, it is too wide rather than too narrow. Returns None if one of them lacks the
+    metric's interval."""
     names = (tag, f"{tag}_low", f"{tag}_high")
     if not all(name in line.metrics for line in (before, after) for name in names):
         return None

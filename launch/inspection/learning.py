@@ -24,11 +24,12 @@ A_THIRD = 1 / 3
 FALLS = 0.8
 """A share that falls below this part of what it was is only noted."""
 RARE = 600
-"""How many attempts without a success are no alarm: one success in 200 attempts is missed by so
-many with a probability of 5 %."""
+"""Fewer attempts without a success raise no alarm: at one success in 200 attempts, this many have
+none with a probability of 5 %."""
 UNLIKELY = 0.01
 RETRIES = 150
-"""How many retries without a better one are an alarm: at most 2 % are better (95 %)."""
+"""This many retries without a better one raise an alarm: then at most 2 % of retries are better
+(with 95 % confidence)."""
 READABLE = 0.2  # share of the reflections
 FLAT_ENTROPY = 0.01  # nats/token
 SINKS, GROWS_BY = 0.2, 0.5  # part of the entropy at first; nats/token above twice that
@@ -48,8 +49,8 @@ WARM_UP = "warm the model up with r3l-learner warmup"
 
 
 class Reason(NamedTuple):
-    """`what`: why a run learns little or nothing. `remedy`: what to do about it. `name`: of the
-    rule. `alarm`: whether something is wrong; else it is a note."""
+    """`what`: why a run learns little or nothing. `remedy`: what to do about it. `name`: the rule's
+    name. `alarm`: whether something is wrong; else it is a note."""
 
     what: str
     remedy: str
@@ -58,8 +59,8 @@ class Reason(NamedTuple):
 
 
 def reasons(steps: Sequence[StepLine], evaluations: Sequence[EvalLine] = ()) -> list[Reason]:
-    """Finds why a run teaches its policy little or nothing, alarms first. Judges from LOOKED_AT
-    steps, ENOUGH attempts or the first evaluation on."""
+    """Finds why a run teaches its policy little or nothing, alarms first. Judges once there are
+    LOOKED_AT steps, ENOUGH attempts or an evaluation."""
     return of_evidence(Evidence(steps, evaluations))
 
 
@@ -112,8 +113,8 @@ class LearningWatch:
 
     def go_back(self, step: int) -> None:
         """Drops the steps after the one from which a learner goes on. If fewer steps are kept, the
-        evidence begins anew. Evaluations count on, as in r3l.run.files.progress_lines: the learner
-        does not play a version again whose evaluation is reported."""
+        evidence begins anew. Evaluations still count, as in r3l.run.files.progress_lines: the
+        learner does not evaluate a version again if it has reported its evaluation."""
         steps = [line for line in self._recent.steps if line.step <= step]
         if self._before.steps and self._before.steps[-1].step > step:
             self._before = self._before.only_evaluations()
@@ -394,8 +395,8 @@ def _changes(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _evaluations(evidence: Evidence) -> Iterator[Reason]:
-    """An evaluation that is clearly worse than the first one, or than the best one. Chance is given
-    as many tries as there are evaluations, so that the intervals grow wider with their number."""
+    """An evaluation that is clearly worse than the first one, or than the best one. Each further
+    evaluation is another chance of a false alarm, so the intervals grow wider with their number."""
     if evidence.evaluated < 2:
         return
     first, best, newest = evidence.evaluations
@@ -418,8 +419,8 @@ def _evaluations(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _wider(comparisons: int) -> float:
-    """Returns the factor that makes a 95 % interval wide enough for the newest of so many
-    comparisons. The n-th one may be wrong with the probability RISK / (n (n + 1)); all of them
+    """Returns the factor that makes a 95 % interval wide enough for the newest of that many
+    `comparisons`. The n-th one may be wrong with the probability RISK / (n (n + 1)); all of them
     together add up to RISK (Bonferroni)."""
     normal = NormalDist()
     wide = normal.inv_cdf(1 - RISK / (comparisons * (comparisons + 1)))

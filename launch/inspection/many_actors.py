@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def is_many(processes: Sequence[object]) -> bool:
-    """Whether so many processes are counted, not listed."""
+    """Whether there are so many processes that they are counted, not listed."""
     return len(processes) > MANY
 
 
@@ -70,7 +70,8 @@ def worst(now: Snapshot, actors: Sequence[Process]) -> list[Process]:
 
 
 def _trouble(actor: ActorState, newest: int, now: Snapshot) -> float:
-    """How bad an actor is: shares of its lease in silence, and versions behind in units of η."""
+    """How bad an actor is: its silence as a share of its lease, plus its versions behind in units
+    of η."""
     behind = max(0, newest - actor.version) / max(now.max_staleness, 1)
     return actor.seen_ago_s / now.lease_s + behind + 0.01 * actor.idle_share
 

@@ -19,7 +19,7 @@ def report(name: str, out: Path | None) -> None:
     """Write a run as one HTML file: what was trained and on what, curves with intervals, texts
     before and after, costs, settings, and what was not measured. The run may be running, damaged or
     unfinished."""
-    folder = RunFolder(run_folder(name)).found()
+    folder = RunFolder(run_folder(name)).require_run()
     target = out or folder.path / "report.html"
     check_place(target, "--out")
     data = read_run(folder)

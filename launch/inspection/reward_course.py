@@ -13,15 +13,15 @@ CLEAR = 3.0
 """Standard errors by which the last blocks must lie above the first ones."""
 SURE = 6.0
 """Standard errors by which the last blocks must lie below the best ones, which are the highest of
-many: of 1000 windows without a trend, the best lies so far above a later one with a probability of
-about 0.1 %."""
+many: with a probability of about 0.1 %, the best of 1000 windows without a trend lies that far
+above a later one."""
 MUCH = 0.2
 """Part of the best mean reward that must be lost, too."""
 
 
 class Course(NamedTuple):
-    """What the blocks so far say. `first`: the mean of the first window, `best`: of the highest
-    one. `squares`: sum of the squared differences of neighbours."""
+    """What the blocks so far say. `first`: the mean of the first window. `best`: the mean of the
+    highest window. `squares`: sum of the squared differences of neighbours."""
 
     blocks: int = 0
     first: float = math.nan
@@ -30,8 +30,8 @@ class Course(NamedTuple):
     squares: float = 0.0
 
     def after(self, reward: float) -> "Course":
-        """Returns the course after the next block, whose mean reward is given. A reward that is no
-        number changes nothing."""
+        """Returns the course after the next block, whose mean reward is given. A reward that is not
+        a number changes nothing."""
         if not math.isfinite(reward):
             return self
         squares = self.squares + sum((reward - one) ** 2 for one in self.newest[-1:])

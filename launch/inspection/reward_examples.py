@@ -12,7 +12,7 @@ from launch.inspection.reward_rules import Suspicion
 from learner.metrics.reward_metrics import EARNS, base_attempts, response_length, short_reply
 from r3l.errors import R3LError, RecordError
 from r3l.records import Group, Trajectory
-from r3l.text import shortened
+from r3l.text import shorten
 
 ROWS, GROUPS, READING_S = 2000, 64, 5.0
 """How many of the newest rows are looked at, how many groups are read, and for how long."""
@@ -23,7 +23,7 @@ Attempt = tuple[Group, Trajectory]
 
 
 def examples(store: Path, suspicions: Sequence[Suspicion]) -> list[str]:
-    """Describes for each suspicion attempts of the newest groups that it is about: "" if the store
+    """Describes, for each suspicion, attempts of the newest groups that show it; "" if the store
     has none, or why the store cannot be read. Reads the store once."""
     if not suspicions:
         return []
@@ -41,7 +41,7 @@ def _chosen(attempts: list[Attempt], suspicion: Suspicion) -> list[Attempt]:
 
 def newest(store: Path, attempts: int | None = None) -> list[Group]:
     """Reads the newest finished training groups of a store: at most GROUPS, not longer than
-    READING_S seconds, or until they have so many `attempts`. Leaves out damaged groups."""
+    READING_S seconds, or until they have `attempts` attempts. Leaves out damaged groups."""
     if not (store / "data.mdb").is_file():
         return []
     groups = list[Group]()
@@ -114,5 +114,5 @@ def _described(group: Group, attempt: Trajectory, suspicion: Suspicion) -> str:
         facts.append(f"{suspicion.of} {attempt.extra.reward_parts[suspicion.of]:.3g}")
     if suspicion.kind == "length":
         facts.append(f"{response_length(attempt):.0f} characters")
-    said = shortened(" ".join(attempt.actions), CHARACTERS)
+    said = shorten(" ".join(attempt.actions), CHARACTERS)
     return f"group {group.group_id} slot {attempt.slot} ({', '.join(facts)}): {said!r}"

@@ -26,7 +26,7 @@ LOOKED_AT = 1000
 """How many of the last steps are examined."""
 EVALUATIONS = 256
 LEAST = 10
-"""Fewest steps of a window. Trends compare the first third of the steps with the last one."""
+"""Fewest steps of a window. Trends compare the first third of the steps with the last third."""
 CLEAR = 3.0  # standard errors by which two windows differ if they differ at all
 LEAST_REWARD, LEAST_SUCCESS = 0.02, 0.02  # smaller changes are not reported
 TRADE = 0.25  # share of what one part gains that another one loses
@@ -102,8 +102,8 @@ class RewardWatch:
             self._add_evaluation(line)
 
     def go_back(self, step: int) -> None:
-        """Drops the steps after the one from which a learner goes on. Evaluations count on: those
-        that are reported are not played again."""
+        """Drops the steps after the one from which a learner goes on. Evaluations still count:
+        those that were reported are not played again."""
         while self._steps and self._steps[-1].step > step:
             self._steps.pop()
 
@@ -138,7 +138,8 @@ def _of_reward(step: StepLine) -> StepLine:
 
 
 def windows(values: Sequence[float]) -> Trend | None:
-    """Compares the first third of some values with the last one. None if a third is not LEAST."""
+    """Compares the first third of some values with the last third. Returns None if a third has
+    fewer than LEAST values."""
     third = len(values) // 3
     return between(values[:third], values[-third:]) if third >= LEAST else None
 
@@ -184,8 +185,8 @@ def _parts(steps: Sequence[StepLine]) -> Iterator[Suspicion]:
 
 def _make_up(reward: Trend, parts: Sequence[Trend]) -> bool:
     """Whether the parts add up to the reward, early and late. Otherwise some of them are figures
-    that nobody pays for, such as a count of turns. The reward covers retries, the parts do not:
-    they may differ by a share of it."""
+    that nobody pays for, such as a count of turns. The reward covers retries and the parts do not,
+    so their sum may differ from the reward by a share of it."""
     sums = sum(part.early for part in parts), sum(part.late for part in parts)
     most = APART * max(abs(reward.early), abs(reward.late))
     return abs(sums[0] - reward.early) <= most and abs(sums[1] - reward.late) <= most
@@ -261,14 +262,16 @@ def _length(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> Itera
 
 
 def _improves(steps: Sequence[StepLine], evaluations: Sequence[EvalLine]) -> bool:
-    """Whether the held-out success rises; without two evaluations, that of base attempts."""
+    """Whether the held-out success rises. With fewer than two evaluations, whether the success of
+    base attempts rises."""
     if len(evaluations) < 2:
         return _holds(_trend(steps, SUCCESS), lambda trend: trend.rises(LEAST_SUCCESS))
     return evaluations[-1].success > evaluations[0].success + LEAST_SUCCESS
 
 
 def _one_reply(steps: Sequence[StepLine]) -> Iterator[Suspicion]:
-    """Examines any steps in a row: a policy may leave the reply for longer ones later."""
+    """Examines steps in a row, wherever they are, since the policy may turn to longer replies
+    later."""
     in_a_row, last = 0, None
     for step in steps:
         if REPLY in step.metrics:

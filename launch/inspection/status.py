@@ -28,7 +28,7 @@ MANY_LOGS = 8  # of more logs with errors than are shown one by one
 def status(name: str, as_json: bool) -> None:
     """Show what a run's processes do and wait for, their last errors, and when the next step ends.
     This command changes nothing."""
-    now = snapshot.take(RunFolder(run_folder(name)).started())
+    now = snapshot.take(RunFolder(run_folder(name)).require_settings())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}
         echo(page.as_json(values).decode())
@@ -109,7 +109,7 @@ def ago(seconds: float) -> str:
 
 
 def _processes(now: Snapshot) -> Iterator[str]:
-    """Formats the table of processes: each in a line, or of many actors the worst few."""
+    """Formats the table of processes: a line for each; of many actors, only for the worst few."""
     yield f"{'process':<18}{'pid':>8}  {'state':<10}{'memory':>10}  {'since':<10}does"
     actors = [process for process in now.processes if process.name.startswith("actor")]
     if not is_many(actors):
@@ -132,7 +132,8 @@ def _process(now: Snapshot, process: Process) -> str:
 
 
 def _errors(now: Snapshot) -> Iterator[str]:
-    """Formats the last errors of each log. Of many logs, only the last one of some, actors last."""
+    """Formats the last errors of each log. Of many logs, shows only some, with their last error,
+    actors last."""
     if not is_many(list(now.errors)):
         for log, errors in now.errors.items():
             yield from (f"  {log}: {line:.160}" for line in errors)

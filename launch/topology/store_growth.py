@@ -35,7 +35,7 @@ def _kept(config: RunConfig) -> float:
 
 
 def _room(config: RunConfig, run: Path) -> tuple[float, str, str]:
-    """Returns the bytes that the store may take, what then is full, and what to do."""
+    """Returns the bytes that the store may take, what is full then, and what to do."""
     free, limit = max(0, free_bytes(run) - DISK_FLOOR), config.buffer.map_gib
     remedy = "set buffer.retention or buffer.archive"
     if limit is not None and limit * GIB < free:

@@ -104,7 +104,8 @@ def wilson(values: Sequence[float]) -> Interval:
 
 def bootstrap(values: Sequence[float]) -> Interval:
     """Computes a 95 % interval for the mean of independent values (percentile bootstrap). The same
-    values give the same interval, in any order: actors finish an evaluation's tasks in any."""
+    values give the same interval in any order, since actors finish an evaluation's tasks in any
+    order."""
     data = np.sort(np.asarray(values, dtype=np.float64))
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])

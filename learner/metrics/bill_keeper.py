@@ -17,8 +17,8 @@ WRITE_S = 10.0
 
 
 class BillKeeper:
-    """Keeps `bill.json` from rank 0. `gpus`: of all ranks. `served`: whether the buffer is a
-    process of its own, rather than a thread of this one."""
+    """Keeps `bill.json` from rank 0. `gpus`: the number of GPUs of all ranks. `served`: whether the
+    buffer is a process of its own, rather than a thread of this one."""
 
     def __init__(
         self, folder: RunFolder, config: RunConfig, *, gpus: int = 0, served: bool = True
@@ -36,8 +36,8 @@ class BillKeeper:
         self._ranks_cpu_s = metrics.get("learner/cpu_s", 0.0)
 
     def update(self, stats: BufferStats, *, write: bool = False) -> Metrics:
-        """Adds what the processes report now. Returns the bill's metrics. Writes the bill, but
-        without `write` not more often than every WRITE_S."""
+        """Adds what the processes report now. Returns the bill's metrics. Writes the bill; without
+        `write`, at most once in WRITE_S."""
         for name, numbers in stats.actors.items():
             self._set(name, Usage(
                 sampled=numbers.get("generated_tokens", 0.0),

@@ -106,7 +106,7 @@ def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algori
     for group, values in zip(batch.groups, algorithm.advantages(batch), strict=True):
         if group.group_id not in batch.replayed:
             dropped += (~rows.kept(values)[: len(group.trajectories)]).tolist()
-    left_out = algorithm.left_out(batch)
+    left_out = algorithm.count_left_out(batch)
     count = float("nan") if left_out is None else float(left_out)
     return finite({"group/dropped": mean(dropped), "group/aux_left_out": count})
 

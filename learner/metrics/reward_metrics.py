@@ -16,7 +16,7 @@ LEAST_ATTEMPTS = 4
 SHORT = 80
 """Most characters of a short reply."""
 PROBLEMS, FEW_PROBLEMS = 50, 20
-"""How many different problems are remembered, and how many make a share."""
+"""How many different problems are remembered, and how many a share needs."""
 EARNS = SUCCESS / 2
 """The least reward of a reply that earns something."""
 FULL = 0.95 * SUCCESS
@@ -31,8 +31,8 @@ def base_attempts(group: Group) -> list[Trajectory]:
 
 
 def response_length(attempt: Trajectory) -> float:
-    """Returns the mean length of an attempt's responses in characters, since rewards read texts:
-    with a limit of tokens a policy may still choose longer ones."""
+    """Returns the mean length of an attempt's responses in characters, not in tokens: rewards read
+    text, and under a limit of tokens a policy may still choose longer tokens."""
     played = attempt.actions[attempt.first_played :]
     return sum(map(len, played)) / len(played)
 
@@ -82,8 +82,9 @@ class PaidReplies:
 
 
 def _paid(attempts: Sequence[Trajectory]) -> Iterator[str]:
-    """Yields the short replies that earned something. What every attempt of a group gets may be for
-    its form: a reply must lie above the middle of the group's lowest and highest reward."""
+    """Yields the short replies that earned something. A reward that every attempt of a group gets
+    may be for the form alone, so the reward of a reply must be above the middle between the group's
+    lowest and highest reward."""
     rewards = [attempt.reward for attempt in attempts]
     low, high = min(rewards), max(rewards)
     for attempt in attempts:

@@ -30,7 +30,7 @@ from buffer.storage.store_path import check_store, store_path
 from buffer.storage.stored_rows import Regrade
 from buffer.storage.transaction import Txn
 from buffer.tools import store_reads
-from buffer.tools.rewrite import put_group, rewritten
+from buffer.tools.rewrite import put_group, rewrite_store
 from envs.agents.agent_checks import check_needs_no_folder
 from envs.agents.agent_runner import AgentRunner
 from envs.agents.agent_steps import failed, grade, outcome_of
@@ -47,7 +47,7 @@ from r3l.run.config import RunConfig
 from r3l.run.process.command_line import echo
 from r3l.run.settings.actor import AgentConfig
 from r3l.run.settings.environment import by_agent
-from r3l.text import shortened
+from r3l.text import shorten
 from r3l.views.tape import read_tape
 
 AT_ONCE = 16
@@ -128,7 +128,7 @@ class Tally:
 
     @property
     def changed(self) -> int:
-        """The number of attempts with another reward."""
+        """The number of attempts whose reward changed."""
         return sum(a != b for a, b in zip(self.before, self.after, strict=True))
 
     def failed(self, place: str, error: EpisodeError) -> None:
@@ -136,7 +136,7 @@ class Tally:
         kind = kind_of(error)
         self.left_out[kind] += 1
         self.causes[error.cause] += 1
-        self.first.setdefault(kind, shortened(f"{place}: {error}", 300))
+        self.first.setdefault(kind, shorten(f"{place}: {error}", 300))
 
     def failures(self) -> list[str]:
         """Describes each kind of failure in one line."""
@@ -176,7 +176,7 @@ class Regrader:
 
     async def run(self, source: Store, out: Path) -> None:
         """Writes the new store. Raises UserError if no attempt can be judged."""
-        with rewritten(source, out) as copy:
+        with rewrite_store(source, out) as copy:
             async with environments_of_all(self.config.env, wanted=AT_ONCE) as make_env:
                 names = [row["group"] for row in store_reads.rows(source) if row["done"]]
                 for start in range(0, len(names), AT_ONCE):
@@ -247,7 +247,7 @@ class Regrader:
         return replace(result, trajectory=new)
 
     def _counted(self, group: Group, old: SlotResult, new: SlotResult | EpisodeError) -> SlotResult:
-        """Counts a judgement. Returns the slot's result: if it has none, a failure."""
+        """Counts a judgement. Returns the slot's result, or a failure if there is no judgement."""
         if isinstance(new, EpisodeError):
             step = f", step {new.facts['step']}" if "step" in new.facts else ""
             self.tally.failed(f"group {group.group_id}, slot {old.slot}{step}", new)

@@ -17,7 +17,7 @@ from r3l.records import Group, Trajectory
 from r3l.run.config import RunConfig
 
 DISAGREES = 0.1
-"""The least difference of two rewards that disagree, of a full success."""
+"""The least difference of two rewards that disagree, as a share of a full success."""
 MOST = 0.05
 """Share of rewards that may disagree."""
 TIMEOUT_S = 600.0

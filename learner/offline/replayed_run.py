@@ -159,7 +159,7 @@ def _equal(trainer: DeepSpeedTrainer, stored: Mapping[str, Tensor]) -> bool:
     dtype. If only adapters are stored, compares adapters."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
-    for name, tensor in trainer.published()[0] if apart else trainer.weights():
+    for name, tensor in trainer.published_weights()[0] if apart else trainer.weights():
         other = stored.get(name)
         if other is None or tensor.shape != other.shape:
             return False

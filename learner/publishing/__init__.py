@@ -1,1 +1,1 @@
-"""Publishes the weights: copies them in a step, serves them beside it."""
+"""Publishes the weights: copies them during a step, and serves them next to the steps."""

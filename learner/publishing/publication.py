@@ -1,4 +1,4 @@
-"""Publishes one version at a time in a thread, beside the learner's next step."""
+"""Publishes one version at a time in a thread, while the learner makes its next step."""
 
 import threading
 import time

@@ -55,7 +55,7 @@ from r3l.weights.manifest import (
     Piece,
 )
 from r3l.weights.ray_store import RayStore
-from r3l.weights.sums import Sums, added, only_dtype, sums_of
+from r3l.weights.sums import Sums, add_sums, only_dtype, sums_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -96,9 +96,9 @@ class WeightPublisher:
         """What was sent: bytes of whole chunks (`full_bytes`) and of patches (`patch_bytes`), and
         the number of replies that refused a request (`refused`)."""
         self.metrics: dict[str, float] = {}
-        """Of the newest version that was published."""
+        """Metrics of the newest version that was published."""
         self.store: RayStore | None = None
-        """Also gets each version, before subscribers learn of it."""
+        """Ray's store, which also gets each version before subscribers learn of it."""
         self._not_in_store = 0
         self._copy = WeightCopy()
         self._publication: Publication | None = None
@@ -213,7 +213,7 @@ class WeightPublisher:
             sums = sums_of(data, dtype_name) if dtype_name else (0, 0)
             if old is None or anchor:
                 return Chunk.whole(data, version), sums
-            return old.updated(data, version, layout.width), sums
+            return old.next_version(data, version, layout.width), sums
 
         chunks: list[Chunk] = []
         sums: list[Sums] = []
@@ -222,7 +222,7 @@ class WeightPublisher:
             chunks.append(chunk)
             sums.append(its_sums)
         checksums = tuple(chunk.checksum for chunk in chunks)
-        whole = added(sums) if dtype_name else None
+        whole = add_sums(sums) if dtype_name else None
         manifest = Manifest(self.origin, version, layout, checksums, whole, adapters)
         stored = self._put_into_store(manifest, chunks)
         self._manifest = manifest

@@ -21,8 +21,8 @@ HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one request
 
 class WeightDoor:
     """Listens at `address`; `endpoint`: with the chosen port. `keys`: the file of the service's
-    keys, which encrypt. `key`: of keyed checksums, without which requests are refused. Raises
-    UserError if it cannot listen."""
+    keys, which encrypt. `key`: the key of keyed checksums, without which requests are refused.
+    Raises UserError if it cannot listen."""
 
     def __init__(self, address: str, *, keys: Path | None = None, key: bytes | None = None) -> None:
         self.key = key

@@ -1,5 +1,5 @@
 """Adds numbers over the ranks, and carries bytes from rank 0 to the others and back. Every rank
-must call each of these functions. Bytes, because torch would pickle objects."""
+must call each of these functions. They carry bytes, since torch would pickle objects."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -63,8 +63,8 @@ def broadcast_facts(facts: Mapping[str, Any] | None, device: torch.device) -> di
 
 
 def scatter(parts: Sequence[bytes] | None, device: torch.device) -> memoryview:
-    """Sends each rank its own part. `parts`: one for each rank, on rank 0; else None. All take the
-    time and the memory of the longest."""
+    """Sends each rank its own part. `parts`: one for each rank, on rank 0; else None. Every part
+    takes the time and the memory of the longest one."""
     longest = None if parts is None else {"size": max(map(len, parts))}
     size = broadcast_facts(longest, device)["size"]
     own = torch.empty(size, dtype=torch.uint8, device=device)

@@ -24,7 +24,7 @@ from torch import Tensor
 from learner.step import adapters, collectives, full_weights
 from learner.step.adapters import published_apart, without_adapters
 from learner.step.deepspeed_config import check_needs, deepspeed_config, learning_rate_share
-from learner.step.full_weights import shard, sharded
+from learner.step.full_weights import shard, shard_frozen
 from learner.step.process_group import join_process_group
 from learner.step.shared_rows import SharedRows, broadcast_facts
 from learner.step.tensor_file import Shape, Write, write_tensors
@@ -123,7 +123,7 @@ class DeepSpeedTrainer(AnyTrainer):
         self.held: set[Weights] = {"current", *needs}
         if "reference" in needs and not self.adapted:
             frozen = load(reference or model).eval().requires_grad_(False)
-            self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
+            self.reference = shard_frozen(frozen, settings) if self.stage == 3 else frozen
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,
             model_parameters=[p for p in module.parameters() if p.requires_grad],
@@ -189,7 +189,7 @@ class DeepSpeedTrainer(AnyTrainer):
 
     def answer(self, batch: AnyBatch, queries: Sequence[Query]) -> AnyBatch:
         """Returns the batch with the answers of its queries, on rank 0. Collective."""
-        return batch.answered({**batch.answers, **self.answers(queries)})
+        return batch.with_answers({**batch.answers, **self.answers(queries)})
 
     def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
         """Answers rank 0's queries, by their keys, in one pass without gradients, divided among all
@@ -353,8 +353,8 @@ class DeepSpeedTrainer(AnyTrainer):
         return None
 
     def _survive(self, error: RuntimeError | MemoryError, longest: int, *, stage: int) -> None:
-        """Raises `error` unless memory ran out. Raises RestartNeeded from ZeRO stage `stage` on.
-        `longest`: length of the longest row."""
+        """Raises `error` unless memory ran out. Raises RestartNeeded under ZeRO stage `stage` or
+        higher. `longest`: length of the longest row."""
         if not is_out_of_memory(error):
             raise error
         log.warning("rank %d: %s", self.rank, str(error).splitlines()[0])
@@ -424,7 +424,7 @@ class DeepSpeedTrainer(AnyTrainer):
         once. Under ZeRO 3, every rank must exhaust the iterator."""
         return full_weights.tensors(full_weights.whole(self.module.lm))
 
-    def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
+    def published_weights(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
         """Returns (tensors, shapes) for the actors: all weights, or only the adapters. Under ZeRO
         3, every rank must exhaust the tensors."""
         listed = full_weights.whole if self.adapters is None else full_weights.of_adapters

@@ -21,7 +21,7 @@ from r3l.errors import UserError
 from r3l.records import Int32, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.training.micro_batch import check_tokens
-from r3l.training.step_loss import AnyBatch, blamed
+from r3l.training.step_loss import AnyBatch, blame
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def make_rows(
     began = time.monotonic()
     check_tokens(_sequences(batch), trainer.vocabulary)
     batch = replace(batch, chat=chat)
-    with blamed(algorithm.queries):
+    with blame(algorithm.queries):
         queries = algorithm.queries(batch)
     asked = time.monotonic()
     batch = trainer.answer(batch, queries)
     answered = time.monotonic()
-    with blamed(algorithm.rows):
+    with blame(algorithm.rows):
         rows = algorithm.rows(batch)
         _check(rows)
     metrics = {"learner/pack_s": time.monotonic() - began - (answered - asked)}
@@ -93,7 +93,7 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     """Computes metrics of the loss weights. `aux_samples`: the auxiliary rows, which are those of
     every loss but the policy's. `aux_share`: their share of the total weight.
     `largest_token_weight`: largest / mean weight of a token outside auxiliary rows. `sft_weight`:
-    λ, weight of the loss `sft`; other losses weigh what their rows weigh."""
+    λ, weight of the loss `sft`; other losses have only the weights of their rows."""
     aux = [row for row in rows if row.loss != POLICY]
     weights = [row.weights[row.mask] for row in rows if row.loss == POLICY]
     policy = np.concatenate([*weights, np.zeros(0)]).astype(np.float64)
@@ -112,8 +112,8 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
 def trained_attempts(
     rows: Iterable[Row], reliance: Mapping[tuple[str, str, int], float] | None = None
 ) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trained on each attempt that became a row. `reliance`: of retries, as in
-    r3l.training.step_loss.StepResult."""
+    """Describes how a step trained on each attempt that became a row. `reliance`: the Δ of retries,
+    as in r3l.training.step_loss.StepResult."""
     known = reliance or {}
     return tuple(_trained(row, *row.source, known) for row in rows if row.source is not None)
 

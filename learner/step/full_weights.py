@@ -47,14 +47,14 @@ def shapes(stored: Iterable[Stored]) -> list[Shape]:
 def tensors(stored: Iterable[Stored]) -> Iterator[tuple[str, Tensor]]:
     """Yields (name, tensor) pairs. Under ZeRO 3, every rank must exhaust the iterator."""
     for name, parameter, layer in stored:
-        with gathered(parameter, *(adapters.parts(layer) if layer else ())):
+        with gather(parameter, *(adapters.parts(layer) if layer else ())):
             # Gathering a sharded parameter again takes new memory, so this tensor stays valid.
             tensor = adapters.merged(layer) if layer else parameter.detach()
         yield name, tensor
 
 
 @contextmanager
-def gathered(*parameters: nn.Parameter) -> Iterator[None]:
+def gather(*parameters: nn.Parameter) -> Iterator[None]:
     """Makes parameters whole inside the block. Under ZeRO 3, every rank must enter the block."""
     import deepspeed
 
@@ -107,7 +107,7 @@ def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
     deepspeed.zero.Init(module=module, config_dict_or_path=dict(settings))
 
 
-def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:
+def shard_frozen(module: nn.Module, settings: Mapping[str, Any]) -> Any:
     """Shards a frozen module over the ranks with the trainer's DeepSpeed `settings`. Returns
     an engine, which is called like the module."""
     import deepspeed

@@ -39,7 +39,8 @@ HEAD = np.dtype("<i8")  # the length of what comes before the arrays
 
 @dataclass(frozen=True)
 class SentRow(Row):
-    """A row on a rank that does not have its attempt. `named`: the retry that it is, if any."""
+    """A row on a rank that does not have its attempt. `named`: the retry that the row is, if it is
+    one."""
 
     named: Retry | None = None
 
@@ -50,8 +51,8 @@ class SentRow(Row):
 
 class SharedRows:
     """This rank's micro-batches of rank 0's rows; every rank has equally many. Each is sent when it
-    is its turn. To make and to iterate is collective. `rows`: those of rank 0; the others' do not
-    count. The rest: as of r3l.training.micro_batch.micro_batches."""
+    is its turn. Making this object and iterating over it are collective. `rows`: those of rank 0;
+    the others' do not count. Other arguments: see r3l.training.micro_batch.micro_batches."""
 
     def __init__(
         self, rows: Sequence[Row], budget: int, device: torch.device, *, shared: bool
@@ -83,8 +84,9 @@ class SharedRows:
     def all_found(
         self, turn: int, top: int, found: Found | None
     ) -> Iterator[tuple[list[Row], Found]]:
-        """Brings what the ranks found about their micro-batches `turn` to rank 0. Yields each with
-        its rows; nothing on other ranks. `found`: of this rank, None if it failed. Collective."""
+        """Brings what the ranks found about their micro-batches `turn` to rank 0. Yields each
+        finding with its rows; yields nothing on other ranks. `found`: this rank's finding, None if
+        it failed. Collective."""
         own = b"" if found is None else b"".join(each.tobytes() for each in found)
         all_own = collectives.gather(own, self.device) if self.world > 1 else [own]
         for rows, data in zip((each[turn] for each in self.plan), all_own, strict=True):

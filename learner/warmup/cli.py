@@ -25,7 +25,7 @@ from r3l.files.hub_data_set import is_name, rows
 from r3l.models.model_folder import UNFINISHED, user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.rollout.prompts import GuidanceText
-from r3l.run.downloads import fetched
+from r3l.run.downloads import with_downloads
 from r3l.run.process.command_line import echo
 from r3l.run.settings.learner import Compute
 from r3l.settings import yaml_text
@@ -108,12 +108,12 @@ def warmup_command(
     if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
         raise UserError(f"--out {out}: already exists; name a new folder")
     given = _options(envs, options)
-    recipe = fetched(Recipe(envs, model, given, **settings).resolved, yes=yes)
+    recipe = with_downloads(Recipe(envs, model, given, **settings).resolved, yes=yes)
     if is_name(str(recipe.data)):
-        fetched(lambda: rows(str(recipe.data)), yes=yes)
+        with_downloads(lambda: rows(str(recipe.data)), yes=yes)
     for env in envs:
         if env in registry.MATHEMATICS:  # whose problems are data sets of the hub
-            fetched(partial(registry.tasks, env, given, "warmup", 1), yes=yes)
+            with_downloads(partial(registry.tasks, env, given, "warmup", 1), yes=yes)
     if warning := recipe.warning():
         echo(f"warmup: {warning}", err=True)
     try:

@@ -106,9 +106,9 @@ class Teacher:
 
     def _reflect(self, base: Trajectory, thought: str) -> Lesson:
         tokens = Tokens()
-        tokens.given(self.chat.open(*self.prompts.question("reflect", base)))
-        tokens.given(self.chat.prompt_ids)
-        tokens.sampled(reply(self.chat, thought))
+        tokens.add_read(self.chat.open(*self.prompts.question("reflect", base)))
+        tokens.add_read(self.chat.prompt_ids)
+        tokens.add_response(reply(self.chat, thought))
         return Lesson("reflect", *_arrays(tokens))
 
     async def _retry(
@@ -240,15 +240,15 @@ def _plain(row: Conversation, chat: ChatFormat) -> Tokens:
     tokens = Tokens()
     for place in range(0, len(texts), 2):
         asked, answer = texts[place], texts[place + 1]
-        tokens.given(chat.turn("user", asked) if place else chat.open(system, asked))
-        tokens.given(chat.prompt_ids)
+        tokens.add_read(chat.turn("user", asked) if place else chat.open(system, asked))
+        tokens.add_read(chat.prompt_ids)
         _add(tokens, reply(chat, answer), learned[place // 2])
     return tokens
 
 
 def _as_written(row: Conversation, chat: ChatFormat) -> Tokens:
-    """Encodes a conversation with tools, calls or reasoning, each reply as the template writes it
-    last. Raises ValueError if the template leaves out something of the row."""
+    """Encodes a conversation with tools, calls or reasoning. Encodes each reply as the template
+    writes the last message. Raises ValueError if the template leaves out something of the row."""
     messages = [message.fields for message in row.messages]
     if messages[0]["role"] == "system":
         *before_it, first = chat.opening(messages[0]["content"], messages[1]["content"])
@@ -260,9 +260,9 @@ def _as_written(row: Conversation, chat: ChatFormat) -> Tokens:
             continue
         invited = chat.render(messages[:place], row.tools, prompt=True)
         if invited.startswith(before):
-            tokens.given(chat.encode(invited[len(before) :]))
+            tokens.add_read(chat.encode(invited[len(before) :]))
         else:  # the template changes earlier replies, and an attempt keeps them as they were
-            tokens.given(_after_reply(chat, messages[:place]))
+            tokens.add_read(_after_reply(chat, messages[:place]))
         text = _reply_text(chat, invited, messages[: place + 1], row)
         _add(tokens, reply(chat, text), row.messages[place + skipped].learned)
         before = invited + text + chat.end
@@ -285,7 +285,7 @@ def _reply_text(
     if not whole.startswith(invited) or not end or not text.strip():
         raise ValueError(
             f"messages[{len(messages) - 1}]: the chat template does not write this reply after its "
-            "own invitation; write the reply as one text, or remove the row"
+            "own prompt for a reply; write the reply as one text, or remove the row"
         )
     shown = {"reasoning_content": [messages[-1].get("reasoning_content", "")]}
     shown["tool_calls"] = [c["function"]["name"] for c in messages[-1].get("tool_calls", ())]
@@ -311,9 +311,9 @@ def _with_tools(row: Conversation, chat: ChatFormat) -> ChatFormat:
 
 def _add(tokens: Tokens, answer: Sample, learned: bool) -> None:
     if learned:
-        tokens.sampled(answer)
+        tokens.add_response(answer)
     else:
-        tokens.given(answer.token_ids)
+        tokens.add_read(answer.token_ids)
 
 
 def _arrays(tokens: Tokens) -> tuple[Int32, Bool]:

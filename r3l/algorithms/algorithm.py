@@ -69,7 +69,7 @@ class Algorithm(Section):
         return GroupPlan(self.group_size)
 
     def admits(self, group: GroupFacts) -> str:
-        """Returns "" if a finished group may be trained on, else the cause for which another one
+        """Returns "" if a finished group may be trained on, else the cause for which another group
         replaces it."""
         return ""
 
@@ -89,7 +89,7 @@ class Algorithm(Section):
 
     @property
     def needs(self) -> tuple[Weights, ...]:
-        """The weights, besides the current ones, under which `queries` may ask."""
+        """The weights that `queries` may name, in addition to the current ones."""
         return ()
 
     def queries(self, batch: Batch) -> Sequence[Query]:
@@ -118,7 +118,7 @@ class Algorithm(Section):
         """Whether a retry is a verified correction of its attempt."""
         return credit.verified(base, retry)
 
-    def left_out(self, batch: Batch) -> int | None:
+    def count_left_out(self, batch: Batch) -> int | None:
         """Returns how many supervised samples a limit leaves out of a step; None if the algorithm
         has no supervised samples."""
         return None
@@ -131,8 +131,8 @@ class Algorithm(Section):
 
     @property
     def shows_context(self) -> str:
-        """The setting with which attempts begin with a context; "" if they do not. An agent's
-        attempts cannot read one, so that a run with agents is refused."""
+        """The setting that makes attempts begin with a context; "" if there is none. An agent's
+        attempts cannot read a context, so a run with agents is refused."""
         return ""
 
     @property
@@ -153,8 +153,9 @@ class Algorithm(Section):
         self, batch: Batch, found: Sequence[Advantages]
     ) -> Sequence[Sequence[Float64]] | None:
         """Returns advantages of single tokens, float64 [L] for each attempt of each group, in place
-        of the attempts' own (`found`); None: all tokens have their attempt's advantage. They are
-        those of the main conversation; r3l.algorithms.credit.by_step spreads values of steps."""
+        of the attempts' own (`found`); None: all tokens have their attempt's advantage. The tokens
+        are those of the main conversation; r3l.algorithms.credit.by_step spreads values of
+        steps."""
         return None
 
     def advantages(self, batch: Batch) -> list[Advantages]:
@@ -173,8 +174,8 @@ class Algorithm(Section):
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
         """Maps the rewards [G] of one group to advantages [G]. The last `recalled` attempts come
-        from other groups. A masked attempt is left out of the step and of every mean; one of
-        advantage 0 counts."""
+        from other groups. A masked attempt is left out of the step and of every mean; an attempt
+        with advantage 0 counts."""
         return advantages.centered(rewards)
 
     def credit_masks(self, batch: Batch) -> list[list[Bool]]:

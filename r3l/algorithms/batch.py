@@ -46,21 +46,21 @@ class Batch:
     chat: Callable[[], ChatFormat] | None = None
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
-    def answered(self, answers: Mapping[Hashable, Any]) -> Self:
+    def with_answers(self, answers: Mapping[Hashable, Any]) -> Self:
         """Returns the batch with the answers of its queries."""
         return replace(self, answers=answers)
 
     def advised(self, attempt: Trajectory, guidance: str, step: int = 0) -> tuple[Int32, Bool]:
         """Returns an attempt's main conversation with guidance that is given before `step`: token
-        ids, int32 [M], and the mask of its responses, bool [M]. Their last tokens are the
-        attempt's own, from `step` on. Raises UserError if the batch has no chat format."""
+        ids, int32 [M], and the mask of its responses, bool [M]. The last tokens are the attempt's
+        own, from `step` on. Raises UserError if the batch has no chat format."""
         if self.chat is None:
             raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
         return attempt.as_shown(advised(self.chat(), attempt, step, guidance))
 
     def as_read(self, which: Callable[[Group], bool] = lambda group: True) -> Self:
         """Returns the batch with the attempts of some groups as the policy read them, so that rows
-        have what was shown to it. Recalled attempts stay as they are stored."""
+        include what was shown to it. Recalled attempts stay as they are stored."""
         if not any(map(which, self.groups)):
             return self
         groups = [_as_read(group) if which(group) else group for group in self.groups]

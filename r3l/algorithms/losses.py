@@ -52,7 +52,7 @@ class TokenBatch:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Row], logprobs_BT: Tensor) -> TokenBatch:
-        """Makes the batch of a training loop of one's own: the rows, padded on the right.
+        """Makes a batch for a training loop of your own: the rows, padded on the right.
 
         `logprobs_BT`: [b, t] is log π of token t of row b after the tokens before it, of the
         distribution ∝ exp(logits / row.temperature). Padding and tokens that are not trained may

@@ -212,7 +212,7 @@ class R3L(ReflectAndRetry):
             await super().explore(x)
 
     async def explore_unsolved(self, x: Exploration) -> None:
-        """Retries the attempts if none of them succeeded. Else plays further ones."""
+        """Retries the attempts if none of them succeeded. Otherwise plays further attempts."""
         retries = self.retries(x.plan.slots)
         again = [slot for slots in retries.values() for slot in slots]
         await x.each(retries, lambda slot: x.play(slot, retried=len(retries[slot]) > 0))
@@ -273,25 +273,25 @@ class R3L(ReflectAndRetry):
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of the attempts and, with λ > 0, of the supervised samples."""
         policy = self.policy_rows(batch)
-        aux = [sample for together in self.drawn(batch, policy) for sample in together]
+        aux = [sample for together in self.draw_corrections(batch, policy) for sample in together]
         if self.sft_pool == "shared":
             weighed = rows.weigh([*policy, *aux], self.normalize)
         else:
             weighed = [*rows.weigh(policy, self.normalize), *rows.weigh(aux, "token")]
         return rows.with_gradient(weighed, penalized=self.kl_coef > 0)
 
-    def drawn(self, batch: Batch, policy: Sequence[Counted]) -> list[list[Counted]]:
+    def draw_corrections(self, batch: Batch, policy: Sequence[Counted]) -> list[list[Counted]]:
         """Returns the `corrections` that a step trains on. `policy`: the rows of its attempts."""
         found = self.corrections(batch)
         if self.sft_share is None:
             return found
         return at_most(found, self.sft_share * rows.count_tokens(policy), batch.version or 0)
 
-    def left_out(self, batch: Batch) -> int:
+    def count_left_out(self, batch: Batch) -> int:
         """Returns how many supervised samples `sft_share` leaves out of a step."""
         if self.sft_share is None:
             return 0
-        kept = self.drawn(batch, self.policy_rows(batch))
+        kept = self.draw_corrections(batch, self.policy_rows(batch))
         return sum(map(len, self.corrections(batch))) - sum(map(len, kept))
 
     def corrections(self, batch: Batch) -> list[list[Counted]]:
@@ -306,9 +306,9 @@ class R3L(ReflectAndRetry):
         ]
 
     def samples(self, group: Group) -> list[list[tuple[Int32, Bool]]]:
-        """Returns the supervised samples of a group, as token ids and masks: for each reflection
-        with verified corrections itself and their conversations, and with `praise` each reflection
-        that recognises a success."""
+        """Returns the supervised samples of a group, as token ids and masks. Each reflection with
+        verified corrections gives itself and the conversations of these corrections. With `praise`,
+        each reflection that recognises a success gives itself."""
         named = {thought.name: thought for thought in group.reflections}
         found: dict[str, list[tuple[Int32, Bool]]] = {}
         for base, retry in group.retries:

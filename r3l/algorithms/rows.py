@@ -43,7 +43,7 @@ class Retry(NamedTuple):
     slot: int
 
 
-def left_out(values: Float64, keep: Bool) -> Advantages:
+def keep_only(values: Float64, keep: Bool) -> Advantages:
     """Returns advantages [G] in which only the attempts of `keep` are trained."""
     return np.ma.masked_array(np.where(keep, values, 0.0), mask=~keep)  # type: ignore[no-untyped-call]
 
@@ -54,7 +54,8 @@ def kept(values: Advantages) -> Bool:
 
 
 def plain(values: Advantages) -> Float64:
-    """Returns advantages [G] without their mask; 0 or any number where an attempt is left out."""
+    """Returns advantages [G] without their mask. The number of an attempt that is left out has no
+    meaning."""
     return np.ma.getdata(values)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -104,7 +105,7 @@ class Row:
 
     @property
     def retry(self) -> "Retry | None":
-        """The retry whose main conversation the row is, if it is one's."""
+        """The retry whose main conversation this row is, or None."""
         if self.source is None or self.source.attempt.of < 0:
             return None
         return Retry(self.source.into, self.source.group_id, int(self.source.attempt.slot))
@@ -166,8 +167,8 @@ def weigh(
     counted: Sequence[Counted], normalize: Normalize, among: Sequence[Counted] | None = None
 ) -> list[Row]:
     """Multiplies the weights of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
-    rows that are averaged together. `among`: rows whose number or tokens divide in their place, so
-    that few rows beside many weigh as one of the many does."""
+    rows that are averaged together. `among`: rows whose number or tokens are divided by instead, so
+    that each of a few rows weighs as much as one of many."""
     lengths, groups = [each.length for each in counted], [each.group for each in counted]
     others = None if among is None else ([e.length for e in among], [e.group for e in among])
     shares = credit.token_weights(normalize, lengths, groups, among=others)
@@ -177,7 +178,7 @@ def weigh(
 
 def with_gradient(rows: Iterable[Row], *, penalized: bool = False) -> list[Row]:
     """Leaves out empty rows, and rows of the policy loss without an advantage other than 0.
-    `penalized`: a penalty gives these a gradient too."""
+    `penalized`: keeps these rows, since a penalty gives them a gradient."""
     return [r for r in rows if len(r.mask) and (r.loss != POLICY or r.learns or penalized)]
 
 
@@ -266,14 +267,15 @@ def _rows_of(
 
 
 def _conversations(attempt: Trajectory, mask: Bool) -> list[tuple[Trajectory, Bool]]:
-    """Returns the conversations of an attempt with their masks. `mask`: of the main one."""
+    """Returns the conversations of an attempt with their masks. `mask`: that of the main
+    conversation."""
     masks = [mask, *credit.further_masks(attempt, mask)]
     return list(zip(attempt.conversations(), masks, strict=True))
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     """Marks the tokens of each step that was sampled by `version` alone. Returns None for an
-    attempt that was sampled in another context than its row's."""
+    attempt that was sampled in a context other than its row's."""
     if version is None or attempt.of >= 0 or attempt.shown is not None:
         return None
     if not attempt.has_logprobs:

@@ -88,7 +88,8 @@ class Download:
         return {name: sizes[name] for name in self.files if not (snapshot / name).is_file()}
 
     def line(self) -> str:
-        """Says what would be downloaded, from where and to where, since a path may be meant."""
+        """Says what would be downloaded, from where and to where, since the user may have meant a
+        path."""
         missing = self.missing
         return (
             f"{self.listing.repository.title}: no path here, but on the hub: "
@@ -151,7 +152,7 @@ def reference(repository: Repository) -> Path:
 
 
 def all_files(repository: Repository) -> list[str] | None:
-    """Returns the names of all files of a repository, also of those that the cache lacks. Uses no
+    """Returns the names of all files of a repository, including those that the cache lacks. Uses no
     network: huggingface_hub keeps a list for each commit that it downloads. Returns None if that
     list is missing."""
     from huggingface_hub import errors, get_cached_repo_tree
@@ -181,7 +182,8 @@ def listing(repository: Repository) -> Listing:
 
 
 def absent(repository: Repository, lacks: Sequence[str] = ()) -> NotDownloaded:
-    """Returns the error of a repository that the cache lacks, or of which it `lacks` files."""
+    """Returns the error for a repository that the cache does not have, or has without the files
+    `lacks`."""
     where = f"is neither a path here nor in the hub cache ({cache()})"
     if lacks:
         more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
@@ -223,8 +225,8 @@ def _folder(repository: Repository) -> Path:
 
 @contextmanager
 def _explained(repository: Repository) -> Iterator[None]:
-    """Turns an error of the hub, the network or the disk into one line of what to do. Other errors
-    are mistakes of this program, and pass."""
+    """Turns an error of the hub, the network or the disk into one line that says what to do. Other
+    errors are mistakes of this program, and pass."""
     import httpx2
     from huggingface_hub import errors
 
@@ -238,7 +240,7 @@ def _explained(repository: Repository) -> Iterator[None]:
         raise UserError(f"{repository.title}: {reason}") from error
     except (
         httpx2.HTTPError,
-        httpx2.InvalidURL,  # HF_ENDPOINT is no address
+        httpx2.InvalidURL,  # HF_ENDPOINT is not an address
         json.JSONDecodeError,  # another server answers, such as a proxy
         errors.RevisionResolutionError,
         errors.XetDownloadError,

@@ -22,7 +22,8 @@ from r3l.files.hub_cache import Listing, Repository, absent, all_files, snapshot
 NAME = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 README = "README.md"
 LINES, OBJECTS, TABLES = (".jsonl", ".jsonl.gz", ".ndjson"), (".json",), (".parquet",)
-"""Endings of the files that are read: an object a line, a list or an object a line, Parquet."""
+"""Endings of the files that are read. LINES: an object a line. OBJECTS: a list, or an object a
+line. TABLES: Parquet."""
 commits: dict[str, str] = {}
 """The commit of each data set that this process has read, keyed by its name."""
 
@@ -33,8 +34,8 @@ def is_name(where: str) -> bool:
 
 
 def rows(where: str) -> list[dict[str, Any]]:
-    """Reads the rows of a split. Raises NotDownloaded if it is not, or not whole, in the user's
-    cache, UserError if its files cannot be read."""
+    """Reads the rows of a split. Raises NotDownloaded if it is missing or incomplete in the user's
+    cache. Raises UserError if its files cannot be read."""
     repo = _parsed(where)[0]
     if (folder := snapshot(repo)) is None:
         raise absent(repo)
@@ -82,7 +83,7 @@ def needed_files(listed: Listing) -> list[str]:
 def split_files(
     names: Iterable[str], configs: Sequence[Mapping[str, Any]], configuration: str, split: str
 ) -> list[str]:
-    """Returns the files of a split, sorted. `names`: all files. `configs`: as in the README.
+    """Returns the files of a split, sorted. `names`: all files. `configs`: the README's.
     `configuration`: "" is the default one. Raises TypeError for `data_files` of another form."""
     known = sorted(names)
     if configs:
@@ -126,7 +127,7 @@ def _configs(readme: Path | None, repo: Repository) -> list[Mapping[str, Any]]:
         raise _unreadable(repo, " ".join(str(error).split())[:100]) from None
     configs = (head or {}).get("configs") or []
     if not isinstance(configs, list) or not all(isinstance(each, Mapping) for each in configs):
-        raise _unreadable(repo, "configs is no list of objects")
+        raise _unreadable(repo, "configs is not a list of objects")
     return [each for each in configs if "data_files" in each]
 
 
@@ -145,8 +146,8 @@ def _chosen(configs: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any
 
 
 def _patterns(config: Mapping[str, Any], split: str) -> list[str]:
-    """Returns the patterns of a split's files. Raises TypeError for `data_files` of another form
-    than a path, an object with `split` and `path`, or a list of these."""
+    """Returns the patterns of a split's files. Raises TypeError unless `data_files` is a path, an
+    object with `split` and `path`, or a list of these."""
     files: Any = config["data_files"]
     found: list[Any] = []
     for entry in files if isinstance(files, list) else [files]:

@@ -1,4 +1,4 @@
-"""Makes r3l import its own packages, even beside folders of the user's with the same names.
+"""Makes r3l import its own packages, even if the user has folders with the same names.
 
 The console scripts start here, and vLLM's plugin too: a user has a folder `envs` or `buffer`, but
 none that is named r3l.
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
 
 def vllm_plugin() -> None:
     """Registers r3l's transport of weights in the processes of r3l's engines. vLLM calls this in
-    each of its processes, also in those of other programs."""
+    each of its processes, even in those that other programs started."""
     if ENGINE in os.environ:
         claim()
         import_module("actors.weights.vllm_backend").register()

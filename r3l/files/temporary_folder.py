@@ -1,4 +1,4 @@
-"""Temporary folders that never stay behind: they are removed with everything in them, also if their
+"""Temporary folders that never stay behind: they are removed with everything in them, even if their
 process was killed.
 
 A folder of `held_folder` is locked while its process lives. `remove_left` removes those whose
@@ -44,8 +44,8 @@ def remove_left(prefix: str, parent: Path | None = None, suffix: str = HELD) -> 
 
 
 def remove_tree(path: str | Path, dir_fd: int | None = None) -> None:
-    """Removes a folder, or what is in its place. Follows no link, and needs neither a shallow tree
-    nor open folders. Leaves what this user may not remove, and raises nothing.
+    """Removes a folder, or whatever has its name. Follows no link. A tree may have any depth, and
+    its folders need not be readable. Leaves what this user may not remove, and raises nothing.
 
     `dir_fd`: the open folder that `path` is relative to.
     """
@@ -94,7 +94,7 @@ def _entries(folder: int) -> list[tuple[str, bool]]:
 
 @contextmanager
 def _opened(path: str | Path, dir_fd: int | None) -> Iterator[int]:
-    """Opens a folder, also one whose rights its user has taken away. Follows no link."""
+    """Opens a folder, even one whose rights its user has taken away. Follows no link."""
     place = os.open(path, os.O_PATH | _FOLDER, dir_fd=dir_fd)
     try:
         mode = stat.S_IMODE(os.fstat(place).st_mode)

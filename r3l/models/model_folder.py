@@ -21,7 +21,7 @@ REMEDY = (
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
 UNFINISHED = "unfinished.json"
-"""The file by which the folder of an unfinished warm-up is known."""
+"""The file by which the folder of an unfinished warm-up is recognised."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """The name of a model on Hugging Face's hub, such as Qwen/Qwen2.5-0.5B-Instruct."""
 
@@ -78,7 +78,7 @@ def check_model_folder(
 
 
 def _base(folder: Path) -> str:
-    """Returns " of MODEL": the model that an adapter is of, or "" if it does not say."""
+    """Returns " of MODEL": the model that an adapter belongs to, or "" if it does not say."""
     try:
         base = json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.models import hub_model
-from r3l.models.gguf_model import SMOLLM2, converted, smollm2_folder
+from r3l.models.gguf_model import SMOLLM2, convert, smollm2_folder
 from r3l.models.model_folder import user_path
 
 
@@ -23,7 +23,7 @@ def shipped_tokenizer() -> Any:
 def model_path(name: str) -> Path:
     """Returns the model folder for a value of the setting `model`. Converts a GGUF file once.
     Raises UserError if the conversion fails or SmolLM2 is not installed. Raises NotDownloaded for a
-    name of the hub that is not, or not whole, in the user's cache."""
+    model of the hub that is missing or incomplete in the user's cache."""
     if name == "builtin":
         return builtin_policy()
     if name == SMOLLM2:
@@ -32,5 +32,5 @@ def model_path(name: str) -> Path:
         return hub_model.cached_model(hub)
     path = user_path(name).resolve()
     if path.suffix == ".gguf":
-        return converted(path, f"model {name}")
+        return convert(path, f"model {name}")
     return path

@@ -1,5 +1,5 @@
-"""Keeps text text: the text of a special token, in a message or a tool's result, is encoded as
-ordinary tokens. Otherwise an observation could end its turn and forge another one.
+"""Encodes the text of a special token, in a message or a tool's result, as ordinary tokens.
+Otherwise an observation could end its turn and forge another one.
 
     message ─► marked ─► chat template ─► encode: special tokens of the template alone
                <|im_end|> has a break after its first character, at which the text is encoded apart
@@ -12,7 +12,8 @@ from typing import Any
 
 _ESCAPE = "\ufdd0"  # a noncharacter, which no text should hold
 BREAK, _OWN = f"{_ESCAPE}0", f"{_ESCAPE}1"
-"""The mark at which a text is encoded apart, and the mark for the text's own `_ESCAPE`."""
+"""BREAK: the mark at which a text is cut, to be encoded in pieces. _OWN: the mark for an `_ESCAPE`
+of the text itself."""
 _KEPT = ("role", "type")
 """Fields of a message that a template reads as names, if they are words."""
 _LIKE_MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
@@ -136,7 +137,7 @@ def _is_reasoning(text: str) -> bool:
 
 
 def _places(text: str, pattern: re.Pattern[str]) -> Iterator[int]:
-    """Yields where the texts of special tokens begin, also inside one another."""
+    """Yields where the texts of special tokens begin, even inside one another."""
     at = -1
     while found := pattern.search(text, at + 1):
         at = found.start()

@@ -14,17 +14,18 @@ from r3l.files.user_file import read_text
 from r3l.models.weight_shapes import check_shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-"""The files by which transformers finds weights in one file, and in several."""
+"""The files by which transformers finds weights. SINGLE: all weights. INDEX: names the files of the
+weights."""
 _FEWER_BITS = ("F8", "F4", "F6_")
 _WHOLE = ("I", "U")
-"""Types of whole numbers, in which only quantized weights are."""
+"""Types of whole numbers. Only quantized weights have them."""
 _PACKED = re.compile(r"\.(?:qweight|qzeros|weight_packed|SCB|absmax|quant_map)$")
 Header = dict[str, dict[str, Any]]
 
 
 def check_weights(folder: Path, called: str) -> None:
-    """Raises UserError if weights are missing, damaged or of another model than config.json says.
-    `called`: how the message begins."""
+    """Raises UserError if weights are missing or damaged, or belong to another model than
+    config.json says. `called`: how the message begins."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not (folder / INDEX).exists():
         _refuse_without(folder, called)
@@ -133,7 +134,7 @@ def _index(file: Path, called: str) -> dict[str, str]:
             return dict(index)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
-    raise UserError(f"{called}: {file.name} is no index of weights; copy it again")
+    raise UserError(f"{called}: {file.name} is not an index of weights; copy it again")
 
 
 def _compare(found: Mapping[str, Header], index: Mapping[str, str], what: str) -> None:

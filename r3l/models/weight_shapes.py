@@ -1,5 +1,5 @@
 """Compares the names and shapes of a model's weights with its config.json, and its layers with each
-other. Without torch: the learner compares them with the model (r3l.training.model)."""
+other. Uses no torch. The learner compares them with the model itself (r3l.training.model)."""
 
 import re
 from collections import Counter, defaultdict
@@ -28,9 +28,9 @@ Layers = dict[int, Shapes]
 
 def check_shapes(settings: Mapping[str, Any], shapes: Shapes, called: str, *, plain: bool) -> None:
     """Raises UserError if config.json names other layers or sizes than the weights have, or if a
-    layer, the embedding or the last norm is not whole. transformers would begin with random
-    numbers in their place. `shapes`: of each tensor. `plain`: whether the weights are not
-    quantized; quantized ones have other names and shapes."""
+    layer, the embedding or the last norm is not whole. transformers would begin with random numbers
+    in their place. `shapes`: each tensor's shape. `plain`: whether the weights are not quantized;
+    quantized ones have other names and shapes."""
     text = settings.get("text_config")
     text = text if isinstance(text, dict) else settings
     if wrong := next(_wrong(text, settings, shapes, plain), ""):
@@ -93,7 +93,7 @@ def _alike(text: Mapping[str, Any], layers: Layers) -> Iterator[Layers]:
 
 
 def _lacking(prefix: str, layers: Layers) -> Iterator[str]:
-    """Finds a layer without a tensor that all others have, and with nothing in its place."""
+    """Finds a layer that lacks a tensor of all other layers and has nothing instead of it."""
     count = len(layers)
     having = Counter(part for parts in layers.values() for part in parts)
     for number, parts in sorted(layers.items()):
@@ -103,7 +103,7 @@ def _lacking(prefix: str, layers: Layers) -> Iterator[str]:
 
 
 def _uneven(prefix: str, layers: Layers) -> Iterator[str]:
-    """Finds a tensor of another shape than that which all other layers have."""
+    """Finds a tensor whose shape differs from the one that all other layers have."""
     for part in {part for parts in layers.values() for part in parts}:
         having = {n: tuple(parts[part]) for n, parts in layers.items() if part in parts}
         counted = Counter(having.values()).most_common()

@@ -96,9 +96,9 @@ def imported_chat(
 ) -> Trajectory:
     """Makes an attempt from the messages of a chat, such as people or other systems wrote. Its K
     responses are the K assistant messages, in the tokens that the template gives them, and their
-    log-probabilities are unknown. `chat`: that of the run's model. `messages`: mappings with `role`
-    and `content`. Raises RecordError if they are not a system message, which may be missing, and
-    then user and assistant by turns."""
+    log-probabilities are unknown. `chat`: the chat format of the run's model. `messages`: mappings
+    with `role` and `content`. Raises RecordError unless they are user and assistant in turn, after
+    a system message if there is one."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise RecordError(f"messages {messages!r:.80}: {RULE}", field="messages")
     turns = [_checked(message) for message in messages]
@@ -127,9 +127,9 @@ def imported_chat(
 
 
 def as_imported(result: SlotResult, source: str, *, own: bool = False) -> SlotResult:
-    """Returns a slot's result as it is inserted, with a source if it has none. `own`: its versions
-    are those of this run; otherwise they, and the groups where its attempt began, are another
-    run's."""
+    """Returns a slot's result as it is inserted, with a source if it has none. `own`: whether its
+    versions are those of this run. If not, they belong to another run, and so do the groups where
+    its attempt began."""
     attempt = result.trajectory
     if attempt is None:
         return result
@@ -208,7 +208,7 @@ def _texts(name: str, values: Any, count: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise RecordError(f"{name} {values!r:.80}: must be a list of texts", field=name)
     if wrong := [each for each in values if not isinstance(each, str)]:
-        raise RecordError(f"{name}: {wrong[0]!r:.80} is no text", field=name)
+        raise RecordError(f"{name}: {wrong[0]!r:.80} is not text", field=name)
     return tuple(_text(name, each) for each in values)
 
 
@@ -221,7 +221,8 @@ def _text(name: str, value: str) -> str:
 
 
 def _checked(message: Mapping[str, str]) -> tuple[str, str]:
-    """Returns role and content of a message. Raises RecordError, also for what would be lost."""
+    """Returns role and content of a message. Raises RecordError if the message is malformed or
+    holds anything that would be lost."""
     if not isinstance(message, Mapping):
         raise RecordError(f"message {message!r:.80}: {RULE}", field="messages")
     role, text = (message.get(key) for key in ("role", "content"))

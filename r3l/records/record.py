@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from r3l.errors import RecordError
-from r3l.text import LABEL_LIMIT, label, plain, plain_value, printable, shortened
+from r3l.text import LABEL_LIMIT, label, plain, plain_value, printable, shorten
 
 Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # of 64 bits
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
@@ -54,7 +54,7 @@ class Task(Record):
                 raise ValueError(f"options have {size} bytes; the limit is {TASK_LIMIT}")
             known = {"task_id": task_id, "env": plain(self.env, "env"), "options": options}
         except ValueError as error:
-            name = shortened(printable(str(self.task_id)), 80)
+            name = shorten(printable(str(self.task_id)), 80)
             raise RecordError(f"task {name!r}: {error}", field="options") from None
         for field, value in known.items():
             msgspec.structs.force_setattr(self, field, value)

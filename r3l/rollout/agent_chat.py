@@ -169,7 +169,8 @@ class AgentChat:
         return self._others[key]
 
     def read_arguments(self, arguments: str) -> dict[str, Any]:
-        """Returns the arguments that the template's text names, of JSON of a mapping."""
+        """Returns those arguments that the template's text names. `arguments`: a mapping as
+        JSON."""
         given = json.loads(arguments)
         template = str(self.chat.tokenizer.chat_template) if given else ""
         return {n: v for n, v in given.items() if re.search(rf"\b{re.escape(n)}\b", template)}
@@ -203,7 +204,8 @@ class AgentChat:
         return self._checked(text, most_tokens).encode(text)
 
     def _checked(self, text: str, most_tokens: int | None) -> ChatFormat:
-        """Returns the chat format, if `text` may have as few tokens as `most_tokens`."""
+        """Returns the chat format. Raises TextTooLong if `text` surely has more than `most_tokens`
+        tokens."""
         if most_tokens is not None and len(text) > 2 * most_tokens:
             check_tokens(self.chat.tokenizer, without_marks(text), most_tokens)
         return self.chat

@@ -54,13 +54,13 @@ class Tokens:
     newest_versions: list[int] = field(default_factory=list)
     cuts: list[bool] = field(default_factory=list)
 
-    def given(self, ids: Sequence[int]) -> None:
+    def add_read(self, ids: Sequence[int]) -> None:
         """Appends tokens that the policy only reads."""
         self.ids += ids
         self.mask += [False] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
-    def sampled(self, sample: Sample) -> None:
+    def add_response(self, sample: Sample) -> None:
         """Appends a response of the policy."""
         start = len(self.ids)
         self.ids += sample.token_ids
@@ -71,7 +71,7 @@ class Tokens:
         self.newest_versions.append(sample.newest_version)
         self.cuts.append(sample.finish_reason == "length")
 
-    def recorded(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, Any]:
         """Returns the fields that a Trajectory and a Segment have in common."""
         return {
             "token_ids": np.array(self.ids, np.int32),
@@ -129,7 +129,7 @@ class Attempt:
         """Returns a record of the attempt so far."""
         return Trajectory(
             slot=slot,
-            **self.tokens.recorded(),
+            **self.tokens.record_fields(),
             step_seconds=np.array(self.seconds, dtype=np.float32),
             reward=self.reward,
             system=self.system,
@@ -158,7 +158,7 @@ async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "
     system = env.spec.system_prompt
     first = await _reset(env, task)
     tokens = Tokens()
-    tokens.given(chat.open(system, first))
+    tokens.add_read(chat.open(system, first))
     return Attempt(
         task,
         system,
@@ -245,7 +245,7 @@ async def play(
     while not attempt.finish:
         if take_snapshot is not None:
             attempt.snapshots.append(await guarded(take_snapshot))
-        attempt.tokens.given(chat.prompt_ids)
+        attempt.tokens.add_read(chat.prompt_ids)
         began = time.monotonic()
         asked = params(len(attempt.actions))
         attempt.temperature = asked.temperature
@@ -253,7 +253,7 @@ async def play(
         if not sample.token_ids:
             attempt.finish = "context_overflow"
             break
-        attempt.tokens.sampled(sample)
+        attempt.tokens.add_response(sample)
         attempt.seconds.append(time.monotonic() - began)
         action = chat.text(sample.token_ids)
         observation, reward, terminated, truncated, info = await _step(env, action)
@@ -266,8 +266,8 @@ async def play(
             attempt.reward_parts[name] = attempt.reward_parts.get(name, 0.0) + value
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
-            attempt.tokens.given(chat.close(sample.token_ids))
-            attempt.tokens.given(chat.turn("user", observation))
+            attempt.tokens.add_read(chat.close(sample.token_ids))
+            attempt.tokens.add_read(chat.turn("user", observation))
             if after_step is not None:
                 await after_step()
     if len(attempt.actions) == first:

@@ -87,11 +87,11 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
         task = asyncio.current_task()
         if waits and (isinstance(error, GeneratorExit) or (task and task.cancelling())):
             raise  # the attempt is stopped from outside
-        raise raised(error) from error
+        raise failure_of(error) from error
 
 
 @asynccontextmanager
-async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
+async def open_env(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
     """Makes an environment, and closes it after use. If closing fails, just logs the error. Raises
     EnvironmentFailed."""
     env: Played = await guarded(make_env)
@@ -104,16 +104,16 @@ async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
             log.warning("closing an environment: %s", error)
 
 
-def raised(error: BaseException) -> EnvironmentFailed:
+def failure_of(error: BaseException) -> EnvironmentFailed:
     """Turns an exception from user code into the failure of an attempt, with its traceback."""
     return EnvironmentFailed(
-        f"the environment raised {described(error)}",
+        f"the environment raised {describe_error(error)}",
         cause=f"environment_{type(error).__name__}",
         traceback=trace(error),
     )
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an error's class, text and place in one sentence."""
     try:
         said = str(error)[:500]
@@ -151,7 +151,7 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 def number_of(reward: object) -> float:
     """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. A number
-    may be of another library, such as numpy or torch, also an array of one."""
+    of another library, such as numpy or torch, counts too, and so does an array of one number."""
     if not isinstance(reward, Real | Decimal):
         with suppress(AttributeError, TypeError, ValueError, RuntimeError):
             reward = reward.item()  # type: ignore[attr-defined]

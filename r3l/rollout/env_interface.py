@@ -167,4 +167,4 @@ class PlayedByAgent(Protocol):
 
 
 Playable = Environment | PlayedByAgent
-"""What attempts are played in."""
+"""The environment or the agent in which attempts are played."""

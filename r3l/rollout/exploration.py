@@ -47,7 +47,7 @@ from r3l.records import (
     done,
 )
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
-from r3l.rollout.env_calls import opened
+from r3l.rollout.env_calls import open_env
 from r3l.rollout.env_interface import EnvSpec, Playable, PlayedByAgent, Retry
 from r3l.rollout.failures import record_failed, without_exit
 from r3l.rollout.partial import Progress
@@ -387,8 +387,8 @@ class Exploration:
         """Samples an answer. Returns the answer, and whether it is complete."""
         chat, decoding = self.policy.chat, self.decoding
         asked = Tokens()
-        asked.given(chat.open(*question))
-        asked.given(chat.prompt_ids)
+        asked.add_read(chat.open(*question))
+        asked.add_read(chat.prompt_ids)
         params = SampleParams(
             max_tokens=decoding.max_reflection_tokens,
             temperature=decoding.reflect_temperature,
@@ -398,7 +398,7 @@ class Exploration:
         )
         began, first = time.monotonic(), len(asked.ids)
         sample = await WatchedPolicy(self.policy, self._ends_group).sample(asked.ids, params)
-        asked.sampled(sample)
+        asked.add_response(sample)
         answer = ReflectionRecord(
             name,
             text=chat.text(sample.token_ids),
@@ -439,8 +439,8 @@ class Exploration:
 
     @contextmanager
     def _live(self) -> Iterator[None]:
-        """Counts a verb's work while it is in progress. An error of neither the engine nor the
-        store ends this work alone: it becomes RecordFailed."""
+        """Counts a verb's work while it is in progress. An error that comes neither from the engine
+        nor from the store ends only this work, as RecordFailed."""
         task = asyncio.current_task()
         assert task is not None
         self.working.append(task)
@@ -472,7 +472,7 @@ class Exploration:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Playable]:
-        async with opened(self.make_env) as env:
+        async with open_env(self.make_env) as env:
             self._spec = env.spec
             yield env
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from r3l.errors import EpisodeError, ExploreFailed, RecordFailed
 from r3l.notices import notice
-from r3l.rollout.env_calls import described, trace
+from r3l.rollout.env_calls import describe_error, trace
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def record_failed(error: Exception) -> RecordFailed:
     """Turns an error in the making of a record into the failure of the attempt or the answer, with
     its traceback. Its cause is record_RecordError, record_IndexError and so on."""
     return RecordFailed(
-        f"it cannot be recorded: {described(error)}",
+        f"it cannot be recorded: {describe_error(error)}",
         cause=f"record_{type(error).__name__}",
         traceback=trace(error),
     )

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from r3l.errors import EpisodeError, ExploreFailed, PlanError
 from r3l.records import SlotResult
-from r3l.rollout.env_calls import described, trace
+from r3l.rollout.env_calls import describe_error, trace
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import without_exit
 
@@ -79,7 +79,7 @@ async def _failure_of(explore: Explore, x: Exploration, stall_s: float) -> Episo
             ended, _ = await asyncio.wait(left, timeout=ENDING_S)
             for task in ended:  # a verb may refuse to begin before its cancellation arrives
                 if not task.cancelled() and (late := task.exception()) is not None:
-                    log.info("what explore left behind ended with: %s", described(late))
+                    log.info("what explore left behind ended with: %s", describe_error(late))
 
 
 def _read(error: BaseException) -> EpisodeError:
@@ -88,7 +88,9 @@ def _read(error: BaseException) -> EpisodeError:
     if isinstance(first, EpisodeError):
         return first
     name = "bad_plan" if isinstance(first, PlanError) else f"explore_{type(first).__name__}"
-    return ExploreFailed(f"explore raised {described(first)}", cause=name, traceback=trace(first))
+    return ExploreFailed(
+        f"explore raised {describe_error(first)}", cause=name, traceback=trace(first)
+    )
 
 
 def _flat(error: BaseException) -> Iterator[BaseException]:

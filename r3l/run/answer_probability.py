@@ -16,7 +16,7 @@ from r3l.errors import EnvironmentFailed, EpisodeError, UserError
 from r3l.records import SlotResult, Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_calls import guarded, opened, read_text
+from r3l.rollout.env_calls import guarded, open_env, read_text
 from r3l.rollout.env_interface import Playable, PlayedByAgent
 from r3l.rollout.policy_interface import ScoringPolicy
 from r3l.text import label
@@ -56,7 +56,7 @@ async def answer_probability(
     """Computes the probability, at temperature 1, that the policy responds with one of the right
     answers that the environment lists. `budget`: the most tokens of a response; None: the
     environment's own limit. Raises EpisodeError if the environment lists no answers."""
-    async with opened(make_env) as env:
+    async with open_env(make_env) as env:
         if isinstance(env, PlayedByAgent):
             raise EnvironmentFailed(f"{env.spec.name}: an agent plays it", cause="no_answers")
         attempt = await start(task, policy.chat, env)
@@ -93,7 +93,7 @@ def responses(chat: ChatFormat, answers: Sequence[str], limit: int) -> list[tupl
 
 
 async def listed_answers(env: Playable) -> list[str]:
-    """Returns the right answers that an environment lists of the task to which it is reset; [] if
+    """Returns the right answers that an environment lists for the task to which it is reset; [] if
     it lists none. Raises EnvironmentFailed."""
     listing = getattr(env, "right_answers", None)
     if not callable(listing):

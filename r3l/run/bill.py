@@ -58,7 +58,7 @@ def amount(used: Usage, cost: CostConfig) -> float:
 
 
 def against(used: Usage, budget: BudgetConfig, cost: CostConfig) -> dict[str, tuple[float, float]]:
-    """Returns (used, limit) of each limit of the budget, keyed by its setting."""
+    """Returns (used, limit) for each limit of the budget, keyed by the limit's setting."""
     spent = {"tokens": used.tokens, "hours": used.wall_s / HOUR_S, "amount": amount(used, cost)}
     limits = {name: getattr(budget, name) for name in spent}
     return {
@@ -78,7 +78,7 @@ def spent(used: Usage, budget: BudgetConfig, cost: CostConfig) -> str:
 
 
 def larger(used: Usage, budget: BudgetConfig, cost: CostConfig) -> str:
-    """Returns what to type for twice as much of each limit that is used up."""
+    """Returns the settings that double each limit that is used up."""
     return " ".join(
         f"{name}={2 * max(have, limit):.0f}"
         if name.endswith("tokens")

@@ -28,7 +28,7 @@ _OF_WORDS = re.compile(
     r"|actor\.agent\.(?:at_timeout|tool_parser|reasoning_parser|train|shapes)"
     r"|(?:algorithm|buffer|eval|learner)\.(?!on_checkpoint|sampler\.own|tasks\.own)[\w.]+"
 )
-"""Settings whose words a card may publish. Numbers may always be."""
+"""Settings whose words a card may publish. It may publish the numbers of all settings."""
 _PACKAGE = re.compile(r"[\w-]+:[\w.-]+/[\w.-]+")  # such as verifiers:owner/name
 NOT_TRIED = (
     "other seeds: this is one run, and its intervals are over tasks, not over seeds",
@@ -36,7 +36,7 @@ NOT_TRIED = (
     "other tasks than those of the environment, other languages, and longer attempts",
     "whether the policy is safe, fair or honest",
 )
-"""What no run tries by itself."""
+"""What a single run cannot have tried."""
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def model_card(run: RunFolder, step: int) -> str:
 
 
 def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequence[float]) -> str:
-    """Returns the card of exported traces. `run`: None if only its store is known. `counts`: of
-    sessions, by what they are. `rewards`: of the sessions. Raises UserError."""
+    """Returns the card of exported traces. `run`: None if only its store is known. `counts`:
+    numbers of sessions by their kind. `rewards`: those of the sessions. Raises UserError."""
     facts: list[tuple[str, object]] = [(name, count) for name, count in counts.items() if count]
     low, high = min(rewards), max(rewards)
     facts.append(("reward", f"mean {fmean(rewards):.3g}, from {low:.3g} to {high:.3g}"))

@@ -155,7 +155,7 @@ def load(
     if config.eval.temperatures and any(o.startswith("eval.temperature=") for o in overrides):
         several = ",".join(map(number_text, config.eval.temperatures))
         raise UserError(
-            f"override eval.temperature: has no effect beside eval.temperatures=[{several}]; set "
+            f"override eval.temperature: has no effect with eval.temperatures=[{several}]; set "
             "eval.temperatures instead"
         )
     return config

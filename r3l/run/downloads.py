@@ -20,7 +20,9 @@ from r3l.text import printable
 T = TypeVar("T")
 
 
-def fetched(work: Callable[[], T], *, yes: bool, trained: bool = True, dry_run: bool = False) -> T:
+def with_downloads(
+    work: Callable[[], T], *, yes: bool, trained: bool = True, dry_run: bool = False
+) -> T:
     """Returns the result of `work`. Downloads each model and data set that it lacks, and then calls
     it again. `yes`: consents. `trained`: whether a model must be fit for the learner. `dry_run`:
     nothing is downloaded, whatever `yes` says. Raises UserError without consent, or if a download

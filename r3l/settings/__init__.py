@@ -1,1 +1,1 @@
-"""How settings are read and checked, and what the user is told of a wrong one."""
+"""How settings are read and checked, and how errors explain a wrong one."""

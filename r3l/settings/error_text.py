@@ -159,8 +159,8 @@ def setting_called(name: str, root: type[BaseModel]) -> str:
 
 
 def _of_other_systems(name: str, keys: Sequence[str]) -> str:
-    """Suggests the setting that other systems call `name`; "" if there is none. `keys`: of all
-    sections, or of the one that has the setting."""
+    """Suggests the setting that other systems call `name`; "" if there is none. `keys`: those of
+    all sections, or of the section that has the setting."""
     meant = SYNONYMS.get(name.lower().replace("-", "_"), "")
     found = next((key for key in (meant, meant.rpartition(".")[2]) if key in keys), "")
     return f" (did you mean {found}?)" if found else ""

@@ -40,8 +40,8 @@ class Section(BaseModel):
 
     @classmethod
     def _refuse_mistaken(cls, given: Mapping[str, Any]) -> None:
-        """Refuses a word such as `no` for true or false, which is text in YAML 1.2, and true or
-        false for a number, which pydantic would take for 1 or 0."""
+        """Refuses a word such as `no` in place of true or false, since it is text in YAML 1.2.
+        Refuses true or false in place of a number, since pydantic would take it for 1 or 0."""
         for name, field in cls.model_fields.items():
             kinds, value = {field.annotation, *get_args(field.annotation)}, given.get(name)
             if isinstance(value, str) and bool in kinds:

@@ -49,7 +49,7 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 
 class _Source(SourceFileLoader):
     """Reads the file and never its cached bytecode: a program that edits a setting in the file and
-    starts a run within the same second would get the former one."""
+    starts a run within the same second would get the old setting."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -122,7 +122,7 @@ def _edited(file: Path) -> str:
 
 
 def _of_user(file: Path) -> bool:
-    """Whether a file is neither of a library nor of a package beside r3l."""
+    """Whether a file belongs neither to a library nor to a package beside r3l."""
     path = file.resolve()
     if not path.is_file() or str(path).startswith(LIBRARIES):
         return False
@@ -131,8 +131,8 @@ def _of_user(file: Path) -> bool:
 
 
 def _hint(error: BaseException) -> str:
-    """Says how a text that is not JSON begins. Says where a package was found that lacks a module:
-    a user's own may have the same name."""
+    """Explains two errors: says how a text begins that is not JSON, and where a package is that
+    lacks a module, since a package of the user's may have the same name."""
     if isinstance(error, json.JSONDecodeError):
         return f"; the text begins {' '.join(error.doc.split())[:BEGINNING]!r}"
     package, dot, _ = str(getattr(error, "name", "")).partition(".")

@@ -22,7 +22,7 @@ _CORE = {
     _FLOAT: r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)"
     r"|\.(nan|NaN|NAN)",
 }
-"""The texts without quotes that are no text, by tag. The first one that fits counts."""
+"""Patterns of values without quotes that are not text, by tag. The first one that fits counts."""
 _RESOLVERS = [(tag, re.compile(f"(?:{pattern})$")) for tag, pattern in _CORE.items()]
 _BASES = {"0x": 16, "0o": 8}
 
@@ -83,7 +83,8 @@ class _Loader(yaml.SafeLoader):
         if not re.fullmatch(_CORE[tag], text):
             name = tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                f"{text!r:.40} is no {name} of YAML 1.2; remove the tag !!{name}", node.start_mark
+                f"{text!r:.40} is not a valid {name} in YAML 1.2; remove the tag !!{name}",
+                node.start_mark,
             )
         return text
 

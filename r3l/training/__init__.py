@@ -1,6 +1,6 @@
 """Trains in this process with plain PyTorch: rows of an algorithm to new weights, and a policy that
-samples with them. Only this folder of r3l needs torch and transformers; nothing above it imports it
-before it is used."""
+samples with them. Only this folder of r3l needs torch and transformers; other modules import it
+only when they use it."""
 
 import os
 import sys

@@ -44,8 +44,8 @@ class Memory:
         self.gains: list[GroupGain] = []
 
     def facts(self, task_id: str, epoch: int | None = None) -> LeaseFacts:
-        """Returns the facts of a group that is about to be explored. `epoch`: by default how many
-        groups of the task are kept."""
+        """Returns the facts of a group that is about to be explored. `epoch`: by default the number
+        of groups of the task that are kept."""
         return LeaseFacts(
             task_id,
             len(self.groups[task_id]) if epoch is None else epoch,

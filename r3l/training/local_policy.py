@@ -328,8 +328,8 @@ class LocalPolicy:
 
 
 async def _in_thread(work: Callable[..., object], *given: object) -> None:
-    """Runs something in a thread of its own. The program does not wait for it at its end, as it
-    would for a thread of the event loop's."""
+    """Runs something in a thread of its own. The program does not wait for this thread at its end,
+    as it would for a thread of the event loop."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 

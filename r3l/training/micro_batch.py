@@ -43,7 +43,7 @@ class Nodes:
 class MicroBatch:
     """B rows as tensors, padded on the right to T tokens: the fields of r3l.algorithms.rows.Row.
     Outside sampled responses, `old_logprobs_BT` is 0. `reference_BT` is NaN where a row has none.
-    `losses`: B names. `retries`: of each row the retry whose main conversation it is, or None.
+    `losses`: B names. `retries`: for each row the retry whose main conversation it is, or None.
     `unmeasured_B`: rows with unknown `old_logprobs_BT`. `input_tokens` excludes padding; 0: no
     rows."""
 
@@ -136,7 +136,7 @@ def collate(
 ) -> MicroBatch:
     """Makes the tensors of a micro-batch. If `rows` is empty, makes one row of two masked-out
     tokens. `referenced`: whether the rows of the step have log-probabilities of a reference; by
-    default, whether one of these rows has."""
+    default, whether one of the given rows does."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     if referenced is None:
         referenced = any(row.reference is not None for row in rows)

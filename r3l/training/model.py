@@ -54,7 +54,7 @@ class PolicyModule(nn.Module):
         self, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor, top: int = 0
     ) -> Scores:
         """Returns log-probabilities and entropies in nats, float32. With `top`, also returns the
-        likeliest tokens at each position, in place of this token.
+        tokens that were likeliest at each position.
 
         `logprobs_BT[b, t]` is log π(token t | tokens before t), π ∝ exp(logits / temperature of row
         b). Position 0 must not be selected. Only log-probabilities of the tokens themselves have a
@@ -125,8 +125,9 @@ class LogitsModule(nn.Module):
 
 
 def in_rows(select_BT: Tensor, scores_K: Scores, place: Tensor) -> Scores:
-    """Puts the scores of nodes where they were selected. The first score belongs to no position.
-    `place`: for each selected position, the node's index among the other scores."""
+    """Puts the scores of nodes at the positions that were selected. Skips the first score, which
+    belongs to no position. `place`: for each selected position, the index of its score among the
+    others."""
     logprobs_K, *others_K = scores_K
     blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
     # On a CPU, the gradient of x[indices] is added up in any order, by several threads.
@@ -240,7 +241,7 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
     another shape. `found`: what transformers says of loading."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"{called}: {name} has the shape {list(stored)}, and by config.json {list(wanted)}; "
+            f"{called}: {name} has the shape {list(stored)}, but by config.json {list(wanted)}; "
             "copy config.json and weights from the same place"
         )
     if missing := sorted(found["missing_keys"]):
@@ -253,7 +254,7 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
 def align(lm: nn.Module) -> None:
     """Moves a CPU's parameters to multiples of ALIGNMENT. The last bits of a product with a single
     row depend on where the weights begin, and transformers leaves them where they are in the file.
-    There they begin elsewhere in a checkpoint than in the model that a run started with."""
+    In a checkpoint that is another place than in the model that a run started with."""
     for weights in () if torch.cuda.is_available() else lm.parameters():
         if weights.data_ptr() % ALIGNMENT:
             weights.data = weights.data.clone()

@@ -49,8 +49,8 @@ OUT_OF_MEMORY = (
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step on all ranks. `applied`: False if the loss or gradient was
-    not finite. `out_of_memory`: how often the token budget was halved. `reliance`: of each trained
-    retry, as r3l.training.measures.drift.reliance_of_retries returns it."""
+    not finite. `out_of_memory`: how often the token budget was halved. `reliance`: each trained
+    retry's Δ, as r3l.training.measures.drift.reliance_of_retries returns it."""
 
     applied: bool
     metrics: dict[str, float]
@@ -69,7 +69,7 @@ class AnyTrainer(Protocol):
 
     def answer(self, batch: AnyBatch, queries: Sequence[Query]) -> AnyBatch:
         """Returns the batch with the answers of its queries."""
-        return batch.answered({**batch.answers, **self.answers(queries)}) if queries else batch
+        return batch.with_answers({**batch.answers, **self.answers(queries)}) if queries else batch
 
 
 def step_loss(
@@ -97,7 +97,7 @@ def step_loss(
             micro.losses,
             unmeasured_B=micro.unmeasured_B,
         )
-        with blamed(loss):
+        with blame(loss):
             parts = loss(batch)
         for part in _checked(parts, loss):
             total = total + part
@@ -135,7 +135,7 @@ def step_metrics(
     sums: Sums, *, norm: float, grad_clip: float, seconds: float, **more: float
 ) -> Sums:
     """Returns the metrics `learner/…` of a step. `sums`: added over micro-batches and ranks.
-    `norm`: of the gradient before clipping. `more`: further metrics."""
+    `norm`: the gradient's norm before clipping. `more`: further metrics."""
     metrics = {
         **{name: value for name, value in sums.items() if not name.startswith("sum_")},
         **drift_metrics(sums),
@@ -158,18 +158,19 @@ def _checked(parts: Any, loss: Loss) -> list[Tensor]:
     """Returns the parts of a loss. Raises UserError unless they are named scalars."""
     rule = "return named parts, each a tensor of one number: {'policy': batch.total(terms_BT)}"
     if not isinstance(parts, Mapping) or not parts:
-        raise UserError(f"{called(loss)} returned {parts!r:.80}; {rule}")
+        raise UserError(f"{title_of(loss)} returned {parts!r:.80}; {rule}")
     for name, part in parts.items():
         if not isinstance(part, Tensor) or part.dim():
             got = (
                 f"a tensor of {tuple(part.shape)}" if isinstance(part, Tensor) else f"{part!r:.80}"
             )
-            raise UserError(f"{called(loss)} returned {got} as its part {name!r}; {rule}")
+            raise UserError(f"{title_of(loss)} returned {got} as its part {name!r}; {rule}")
     return list(parts.values())
 
 
-def called(method: Callable[..., Any]) -> str:
-    """Returns how errors call a method of an algorithm: with the user's file, if it is in one."""
+def title_of(method: Callable[..., Any]) -> str:
+    """Returns the name by which errors call a method of an algorithm. The name includes the user's
+    file, if the method is in one."""
     file, name = _file(method), getattr(method, "__name__", "loss")
     return f"algorithm {file}: {name}" if file else name
 
@@ -181,7 +182,7 @@ def _file(method: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def blamed(method: Callable[..., Any]) -> Iterator[None]:
+def blame(method: Callable[..., Any]) -> Iterator[None]:
     """Turns an error of a user's algorithm into one line that names its file. `method`: the
     algorithm's method that the block calls. Leaves other errors unchanged: those of r3l's own
     algorithms, a lack of memory, and errors that are not the user's."""
@@ -191,7 +192,7 @@ def blamed(method: Callable[..., Any]) -> Iterator[None]:
     except UserError as error:
         if not file:
             raise
-        raise UserError(f"{called(method)}: {error}") from error
+        raise UserError(f"{title_of(method)}: {error}") from error
     except R3LError:
         raise
     except Exception as error:
@@ -203,7 +204,7 @@ def blamed(method: Callable[..., Any]) -> Iterator[None]:
         where = f" in line {lines[-1]}" if lines else ""
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{called(method)} raised {type(error).__name__}{where}: {reason}"
+            f"{title_of(method)} raised {type(error).__name__}{where}: {reason}"
         ) from error
 
 

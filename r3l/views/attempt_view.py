@@ -103,8 +103,8 @@ class AttemptView(Record, forbid_unknown_fields=False):
 
 
 class Pair(Record):
-    """An attempt, a reflection on it, and a retry. Each of them may be missing. `slot`: that of the
-    attempt; -1 if the reflection is on none."""
+    """An attempt, a reflection on it, and a retry. Each of them may be missing. `slot`: the
+    attempt's slot; -1 if the reflection is on no attempt."""
 
     slot: int
     base: AttemptView | None = None

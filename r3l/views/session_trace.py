@@ -47,8 +47,8 @@ _DESCRIBING = ("timestamp", "model")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a line is: its file, its number from 1 on and its first byte. As text, a message's
-    beginning."""
+    """Where a line is: its file, its number from 1 on and its first byte. `str` gives the beginning
+    of a message about the line."""
 
     file: Path
     number: int = 1
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def reward(self) -> float | None:
-        """The reward that the header names. Raises UserError if it is no number."""
+        """The reward that the header names. Raises UserError if it is not a number."""
         reward = self.header.get("reward")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise UserError(f"{self.where}: reward {reward!r:.40}: must be a number")
@@ -117,7 +117,7 @@ class _NoPlaceError(Exception):
 
 def _lacks_text(attempt: AttemptView) -> bool:
     """Whether an attempt was stored as tokens, so that its messages would be empty. The text of a
-    played response may be empty too, as of one that ends at once."""
+    played response may be empty too, for example if the response ends at once."""
     if _is_taped(attempt):
         return False
     silent = [not step.action for step in attempt.steps if step.length > 1]
@@ -197,7 +197,7 @@ def _text(content: Any) -> str:
         return str(content or "")
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
     if not all(isinstance(text, str) for text in texts):
-        raise _NoPlaceError("images or other parts that are no text")
+        raise _NoPlaceError("images or other parts that are not text")
     return "\n".join(text for text in texts if text)
 
 
@@ -208,7 +208,7 @@ def _written_call(call: Mapping[str, Any]) -> dict[str, Any]:
     else:
         function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise _NoPlaceError("calls of tools that are no functions")
+        raise _NoPlaceError("calls of tools that are not functions")
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -355,12 +355,13 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
         if name in NAMES and value not in (None, "", []):
             made[NAMES[name]] = value
         elif name not in ("role", "content", *NAMES, *_DESCRIBING):
-            raise UserError(f"{where}: {name!r:.40} is no field of a message; remove it")
+            raise UserError(f"{where}: {name!r:.40} is not a field of a message; remove it")
     return made
 
 
 def plain_messages(session: Session) -> tuple[Sequence[Mapping[str, str]], str]:
-    """Returns a session's messages of a role and a text alone, and "" or why it has others."""
+    """Returns a session's messages and "" if each is only a role and a text. Otherwise returns ()
+    and the reason."""
     for message in session.messages:
         if "tool_calls" in message or message["role"] == "tool":
             return (), "tool calls"

@@ -37,7 +37,7 @@ class Chunk:
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def updated(self, data: Bytes, version: int, width: int) -> Self:
+    def next_version(self, data: Bytes, version: int, width: int) -> Self:
         """Makes the chunk's next version. Adds a patch, and drops old patches beyond HISTORY. If
         `encode` makes no patch, drops all patches."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)

@@ -47,8 +47,8 @@ class Registry:
 
 
 class RayStore:
-    """Puts versions into Ray's store, or gets them from it. `origin`: the publisher's id. `key`: of
-    keyed checksums."""
+    """Puts versions into Ray's store, or gets them from it. `origin`: the publisher's id. `key`:
+    the key of keyed checksums."""
 
     def __init__(self, origin: str, key: bytes | None = None) -> None:
         self.origin, self.key = origin, key
@@ -57,7 +57,7 @@ class RayStore:
 
     def hand_out(self, manifest: Manifest, chunks: Sequence[Chunk]) -> None:
         """Puts a version into the store. Any failure of Ray is raised as it is."""
-        ray = connected()
+        ray = connect()
         if self._registry is None:
             self._registry = self._start_registry(ray)
         bases, references = [], []
@@ -76,7 +76,7 @@ class RayStore:
 
     def find(self, version: int, timeout_s: float) -> Named:
         """Returns what the store has of a version. Raises WeightsError if it has nothing."""
-        ray = connected()
+        ray = connect()
         try:
             registry = ray.get_actor(_name(self.origin), namespace=NAMESPACE)
             found: Named | None = ray.get(registry.of.remote(version), timeout=timeout_s)
@@ -91,7 +91,7 @@ class RayStore:
     ) -> list[memoryview]:
         """Gets the bytes of chunks (index, base, reference). Raises WeightsError if they do not
         arrive in time, or were changed on their way."""
-        ray = connected()
+        ray = connect()
         try:
             objects = ray.get([reference for *_, reference in wanted], timeout=timeout_s)
         except ray.exceptions.RayError as error:
@@ -100,7 +100,7 @@ class RayStore:
         return [self._body(version, index, base, found) for (index, base, _), found in pairs]
 
     def _start_registry(self, ray: Any) -> Any:
-        """Starts the registry on this node, so that it does not end with another one."""
+        """Starts the registry on this node, so that it does not end when another node does."""
         strategies = ray.util.scheduling_strategies
         here = ray.get_runtime_context().get_node_id()
         options = {
@@ -118,7 +118,7 @@ class RayStore:
 
     def _body(self, version: int, index: int, base: int, found: object) -> memoryview:
         if not isinstance(found, bytes):
-            raise _failed(f"chunk {index} is no bytes", "forged")
+            raise _failed(f"chunk {index} is not bytes", "forged")
         if self.key is None:
             return memoryview(found)
         claimed, body = found[:SUM_BYTES], memoryview(found)[SUM_BYTES:]
@@ -130,7 +130,7 @@ class RayStore:
         return f"{self.origin} {version} {index} {base}".encode()
 
 
-def connected() -> Any:
+def connect() -> Any:
     """Returns the module `ray`, connected to this node's part of the cluster. Raises WeightsError
     if there is none, ImportError without Ray."""
     import ray

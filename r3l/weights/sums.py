@@ -37,7 +37,7 @@ def sums_of(data: Bytes, dtype: str) -> Sums:
     return (first << shift) % MODULUS, (second << 2 * shift) % MODULUS
 
 
-def added(sums: Iterable[Sums]) -> Sums:
+def add_sums(sums: Iterable[Sums]) -> Sums:
     """Adds the sums of several sets of elements."""
     first = second = 0
     for one, other in sums:

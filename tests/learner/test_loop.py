@@ -28,12 +28,12 @@ pytestmark = pytest.mark.system
 
 SOAK = bool(os.environ.get("R3L_SOAK"))
 POISON = 250
-"""A token no recorded group holds (they end at 200); its embedding is no number."""
+"""A token no recorded group holds (they end at 200); its embedding is not a number."""
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model whose loss is no number on sequences that hold POISON, and as ever on others."""
+    """A model whose loss is not a number on sequences that hold POISON, and as ever on others."""
     from transformers import AutoModelForCausalLM
 
     folder = tiny_model(tmp_path / "policy")

@@ -88,7 +88,7 @@ class Trainer:
 
     world, rank, adapters = 1, 0, None
 
-    def published(self) -> tuple[Iterator[Any], list[Any]]:
+    def published_weights(self) -> tuple[Iterator[Any], list[Any]]:
         return iter(()), []
 
 

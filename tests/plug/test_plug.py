@@ -52,7 +52,7 @@ def answered(algorithm, batch):
         else made_up_answer(query)
         for query in algorithm.queries(batch)
     }
-    return batch.answered(answers)
+    return batch.with_answers(answers)
 
 
 def trained(algorithm, batch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from r3l.codec import RECORD_LIMIT, decode, encode, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, from_wire, to_wire
 from r3l.records import TASK_ID_LIMIT, SlotResult, Task
-from r3l.text import LABEL_LIMIT, encodable, label, plain, plain_value, printable, shortened
+from r3l.text import LABEL_LIMIT, encodable, label, plain, plain_value, printable, shorten
 from tests.r3l.hostile import HALF, TEXTS, VALUES
 
 
@@ -75,4 +75,4 @@ def test_text_is_a_str_itself():
     with pytest.raises(ValueError, match=r"it .*surrogate.* '.ud83d'"):
         plain(json.loads(r'"a \ud83d"'), "it")
     assert encodable(f"a{HALF}") == "a?"
-    assert shortened("題題", 4) == "題" and label("a\nb") == "a b"
+    assert shorten("題題", 4) == "題" and label("a\nb") == "a b"

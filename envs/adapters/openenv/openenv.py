@@ -168,7 +168,9 @@ class OpenEnv:
         if not isinstance(tools, list) or not all(
             isinstance(t, dict) and "name" in t for t in tools
         ):
-            raise self.session.failed("list_tools", "answer", f"these are no tools: {tools!r:.200}")
+            raise self.session.failed(
+                "list_tools", "answer", f"these are not tools: {tools!r:.200}"
+            )
         return tools
 
     def _prompt(self, task: str) -> str:

@@ -114,8 +114,8 @@ class ObservationTexts:
 
     def misfit(self, call: str, data: Mapping[str, Any]) -> str:
         """Returns how the observation in an answer differs from the server's schema; "" if it fits.
-        More fields than the schema has are no fault. Metadata alone fits: OpenEnv's own
-        environments answer a reset with it."""
+        Further fields are allowed. Metadata alone fits: OpenEnv's own environments answer a reset
+        with it."""
         seen = data["observation"]
         if call not in self.validators or set(seen) <= {"metadata"}:
             return ""
@@ -168,14 +168,14 @@ def _fields(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, dic
 
 
 def _options(schema: Mapping[str, Any]) -> list[Any]:
-    """Returns the alternatives of a union, but that of null."""
+    """Returns the alternatives of a union, except null."""
     found = schema.get("anyOf") or schema.get("oneOf") or []
     return [option for option in found if option != {"type": "null"}]
 
 
 def _of_tool(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the observation of a tool call without the call's own name, and with MCP's texts in
-    place of their list."""
+    """Returns the observation of a tool call without the call's own name, and with MCP's texts
+    themselves instead of their list."""
     shown = {name: value for name, value in observation.items() if name != "tool_name"}
     result = shown.get("result")
     content = result.get("content") if isinstance(result, dict) else None

@@ -29,7 +29,7 @@ def address_of(url: str) -> str:
     scheme, rest = [*url.split("://", 1), ""][:2]
     if scheme.lower() not in ("http", "https") or not rest or set("?#") & set(rest):
         raise UserError(
-            f"env openenv:{url}: is no address of a server; write http://HOST:PORT, or https://"
+            f"env openenv:{url}: is not the address of a server; write http://HOST:PORT, or https://"
         )
     return f"{scheme.lower()}://{rest.rstrip('/')}"
 
@@ -37,7 +37,7 @@ def address_of(url: str) -> str:
 def page(name: str, url: str, path: str, asked: Mapping[str, Any] | None = None) -> Any:
     """Returns the JSON that a server shows at `path`; None if it has no such page. `asked`: the
     body of a POST. Raises UserError in one line if it does not answer in PAGE_S, answers with an
-    error, or with no JSON."""
+    error, or answers with something other than JSON."""
     with ThreadPoolExecutor(1) as thread:  # this thread may have an event loop of its own
         text = thread.submit(asyncio.run, _fetch(name, url, path, asked)).result()
     if text is None:
@@ -49,8 +49,8 @@ def page(name: str, url: str, path: str, asked: Mapping[str, Any] | None = None)
 
 
 async def _fetch(name: str, url: str, path: str, asked: Mapping[str, Any] | None) -> bytes | None:
-    """Returns the text of a page; None if there is no such page. The head and the body have PAGE_S
-    together: a limit of the library is one of each byte. Raises UserError."""
+    """Returns the text of a page; None if there is no such page. The head and the body together
+    have PAGE_S; a time limit of the library would hold for each byte. Raises UserError."""
     how: dict[str, Any] = {"method": "GET"} if asked is None else {"method": "POST", "json": asked}
     try:
         async with (
@@ -108,8 +108,9 @@ def description_of(name: str, url: str) -> str:
 
 
 def tasks_of(name: str, url: str, splits: Mapping[str, str]) -> ListedTasks:
-    """Returns the tasks of a server's own splits. `splits`: the server's names, by r3l's. A task is
-    reset by `split` and `index`. Raises UserError for an unknown split, or an empty one."""
+    """Returns the tasks of a server's own splits. `splits`: the server's names of the splits, keyed
+    by r3l's names. A task is reset by `split` and `index`. Raises UserError for an unknown split,
+    or an empty one."""
     if not isinstance(splits, Mapping):
         raise UserError(
             f"env option splits is {splits!r:.80}; map r3l's splits to the server's, such as "

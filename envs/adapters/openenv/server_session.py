@@ -34,8 +34,8 @@ answer that breaks the protocol or the server's own schema. Counted with `openen
 
 
 class OpenEnvSession:
-    """A session of the server at `url`. `name`: of the environment, for messages. `timeout_s`: time
-    limit of a call, including the wait for a free session, seconds."""
+    """A session of the server at `url`. `name`: the environment's name, for messages. `timeout_s`:
+    time limit of a call, including the wait for a free session, seconds."""
 
     def __init__(self, name: str, url: str, timeout_s: float) -> None:
         self.name, self.url, self.timeout_s = name, url, timeout_s
@@ -44,8 +44,8 @@ class OpenEnvSession:
         self.connection = ExitStack()
 
     def begin(self, call: Literal["reset", "step"], data: dict[str, Any]) -> dict[str, Any]:
-        """Asks what needs no earlier call. Opens a session if there is none, or if the last one was
-        lost. While the server is full or away, asks again until `timeout_s` is over."""
+        """Makes a call that needs no earlier call. Opens a session if there is none, or if the last
+        one was lost. While the server is full or away, asks again until `timeout_s` is over."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             reused = self.socket is not None

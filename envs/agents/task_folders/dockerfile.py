@@ -23,8 +23,8 @@ OPTIONS = frozenset(("--chown", "--chmod", "--link"))
 
 @dataclass(frozen=True)
 class Copy:
-    """A COPY or ADD. A target that ends in / is a folder. `mode`: of the files; None: as they
-    are."""
+    """A COPY or ADD. A target that ends in / is a folder. `mode`: the files' mode; None: their
+    own."""
 
     sources: list[str]
     target: str
@@ -64,7 +64,8 @@ def read_dockerfile(text: str) -> Image:
 
 
 def _begin_stage(first: Image, stages: dict[str, Image], rest: str) -> Image:
-    """Begins a stage, from nothing or from an earlier stage. `first`: what was before any."""
+    """Begins a stage, from nothing or from an earlier stage. `first`: the image before the first
+    stage."""
     words = [word for word in rest.split() if not word.startswith("--")]
     base = _fill_in(first, words[0])
     image = copy.deepcopy(stages[base]) if base in stages else Image()
@@ -134,7 +135,7 @@ def _after_heredocs(line: str, rows: list[str], at: int) -> int:
 
 
 def _words(rest: str) -> tuple[dict[str, str], list[str]]:
-    """Returns an instruction's options, and its words, also those of a JSON list."""
+    """Returns an instruction's options and its words, which may be given as a JSON list."""
     options = dict[str, str]()
     while rest.startswith("--"):
         option, rest = [*rest.split(None, 1), ""][:2]

@@ -45,7 +45,7 @@ RUN_TESTS = HERE / "run_tests.py"
 PRIVATE_VIEW = HERE / "private_view.py"
 NO_SETTINGS = "{}"
 START_S = 60.0
-"""What a grader may take besides its tests, seconds: it copies them into memory."""
+"""Seconds that a grader may take in addition to its tests, which it copies into memory."""
 RUNNER_S = 120.0
 """Time limit for checking Harbor's runner, seconds."""
 
@@ -72,8 +72,8 @@ def _shown(task: HarborTask) -> dict[str, Any]:
 @dataclass(frozen=True)
 class HarborTasks:
     """How the tasks of a folder are played. `root`: the folder. `agent`: the name of an agent of
-    Harbor, or "" for the user's own command. `local`: without containers. `settings`: of Harbor's
-    trials."""
+    Harbor, or "" for the user's own command. `local`: without containers. `settings`: those of
+    Harbor's trials."""
 
     root: Path
     folders: Mapping[str, Path]
@@ -89,7 +89,7 @@ class HarborTasks:
 
     @property
     def grader(self) -> Argv:
-        """The command that runs the grader. Tests, too, find its interpreter first."""
+        """The command that runs the grader. The tests also find the grader's interpreter first."""
         if not self.local:
             return (*PROGRAM, f"{RUN_TESTS}:stored_result")
         return (interpreter(self.python), str(CALL_FUNCTION), f"{RUN_TESTS}:grade")
@@ -260,8 +260,8 @@ def repositories(folder: Path) -> list[str]:
 
 
 def _temporary(own: Path) -> list[str]:
-    """Returns the folders in which attempts have their folders, the outer ones first. `own`: where
-    those of this process are: a worker has a folder of its own, in that of the machine."""
+    """Returns the folders that hold the folders of attempts, the outer ones first. `own`: the
+    folder for this process's attempts. A worker has one of its own, inside that of the machine."""
     outer = own.parent if own.name.startswith(ATTEMPTS) else own
     named = ("/tmp", os.environ.get("TMPDIR", "/tmp"), str(outer), str(own))
     found = {os.path.realpath(folder) for folder in named}
@@ -277,8 +277,9 @@ def harbor_tasks(
     settings: Mapping[str, Any] | None,
     others: Mapping[str, object],
 ) -> HarborTasks | None:
-    """Returns how the tasks of a folder are played; None if `tasks` is no folder. `others`: options
-    of the agent that such tasks leave no room for. Raises UserError, before anything starts."""
+    """Returns how the tasks of a folder are played; None if `tasks` is not a folder. `others`:
+    options of the agent that such tasks leave no room for. Raises UserError, before anything
+    starts."""
     if not is_folder(tasks):
         if unsandboxed or settings or command.startswith(RUNNER):
             option = "unsandboxed" if unsandboxed else "harbor" if settings else command

@@ -34,8 +34,8 @@ MOST_BYTES = 1 << 30
 OWN = ("app", "logs", "solution", "tests")
 """Folders of the root that this machine may have and a view never shows."""
 ATTEMPTS = ("r3l-env-", "r3l-agent-", "r3l-snapshots-")
-"""Beginnings of the names of temporary folders that attempts have, also those of other workers and
-of other runs."""
+"""Beginnings of the names of attempts' temporary folders, including those of other workers and
+runs."""
 
 
 class View(TypedDict):

@@ -136,8 +136,8 @@ def _read_json(text: str, name: str) -> tuple[Any, dict[str, float]]:
 
 
 def _of_rewards(found: Any, name: str) -> tuple[Any, dict[str, float]]:
-    """Returns the reward of a number, or of rewards by name: `reward`, or the only one. Returns the
-    others as its parts."""
+    """Finds the reward in a number, or in rewards by name: the one called `reward`, or the only
+    one. Returns the others as its parts."""
     if not isinstance(found, dict):
         return found, {}
     if "reward" not in found and len(found) != 1:
@@ -176,7 +176,7 @@ def _bad(name: str, text: str, why: str) -> TestsFailed:
 
 
 def _text_of(path: Path) -> str | None:
-    """Returns a file's text, or None if there is none. Raises TestsFailed if it is no file."""
+    """Returns a file's text, or None if there is none. Raises TestsFailed if it is not a file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

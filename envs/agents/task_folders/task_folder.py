@@ -189,8 +189,8 @@ def _check_files(folder: Path, config: dict[str, Any], what: str) -> None:
 
 
 def _check_links(folder: Path, what: str) -> None:
-    """Raises UserError for a link that leads out of the task or to nothing, for what is no file,
-    and for tests that no attempt can get."""
+    """Raises UserError for a link that leads out of the task or to nothing, for anything that is
+    not a file, and for tests that no attempt can get."""
     for path in _all_paths(folder):
         name = path.relative_to(folder)
         if path.is_symlink():

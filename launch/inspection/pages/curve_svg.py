@@ -15,13 +15,13 @@ from launch.inspection.pages.markup import Html, element, joined
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 24  # margins
 POINTS = 300
-"""Points of a line; a longer one is thinned evenly."""
+"""The most points of a line. A longer line is thinned evenly."""
 COLOURS = 4
 Z_95 = 1.96
 LARGEST = 1e100
 """Larger values are left out, like those that are not finite."""
 SHORT = 12
-"""Below so many steps no mean over steps is drawn."""
+"""With fewer steps, no mean over steps is drawn."""
 
 
 class Point(NamedTuple):
@@ -54,7 +54,7 @@ class Chart:
 
 def line_of_steps(name: str, points: Sequence[Point]) -> Line:
     """Makes a line of every step's values: the mean of `window` steps with its 95 % interval, as
-    if the steps were independent. Of a few steps, only the values."""
+    if the steps were independent. With few steps, the line has only the values."""
     finite = [point for point in points if _drawable(point.value)]
     if len(finite) < SHORT:
         return Line(name, finite)

@@ -25,14 +25,14 @@ from r3l.settings import yaml_text
 from r3l.settings.error_text import shown
 
 SIDES = 6
-"""Tasks that are shown beside each other, or attempts that are shown by themselves."""
+"""The most tasks that are shown side by side, or attempts that are shown by themselves."""
 
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """What the page shows. `reports`: by name, the first one first. `settings`: of the evaluation
-    (learner.evaluation.evaluation_folder). `panel`: the line on its tasks. `others`: the attempts
-    of the other evaluation, `other_settings` its settings; [] without one."""
+    """What the page shows. `reports`: by name, the first one first. `settings`: the evaluation's
+    settings (learner.evaluation.evaluation_folder). `panel`: the line on its tasks. `others`: the
+    attempts of the other evaluation, `other_settings` its settings; [] without one."""
 
     reports: Mapping[str, Report]
     attempts: Sequence[Conversation]

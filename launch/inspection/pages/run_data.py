@@ -35,7 +35,8 @@ TRIED = 40  # groups that are read, at most, to find these
 
 @dataclass(frozen=True)
 class Course:
-    """A task before and after: two attempts, and when each was played. `change`: of the reward."""
+    """A task before and after: two attempts, and when each was played. `change`: the change of the
+    reward."""
 
     task: str
     before: AttemptView
@@ -89,7 +90,7 @@ class RunData:
 
 def read_run(folder: RunFolder) -> RunData:
     """Reads a run. Raises UserError only if no run was started in the folder."""
-    data = RunData(folder.found())
+    data = RunData(folder.require_run())
     data.config = data.read("settings", folder.settings, None)
     data.config_text = data.read("settings as text", partial(_text, folder.config_file), "")
     data.history = data.read("progress.jsonl", folder.history, data.history)
@@ -184,7 +185,7 @@ def _trained(store: Store, rows: Sequence[dict[str, Any]], data: RunData) -> lis
 
 
 def _first(group: Group | None) -> AttemptView | None:
-    """Returns a group's first attempt that is no retry."""
+    """Returns a group's first attempt that is not a retry."""
     shown = views(group) if group is not None else []
     return next((one for one in shown if one.of < 0 and one.steps and not one.source), None)
 

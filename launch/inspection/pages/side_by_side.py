@@ -1,4 +1,4 @@
-"""Shows attempts beside each other: before and after, and an attempt beside its retry."""
+"""Shows attempts side by side: before and after, and an attempt with its retry."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from launch.inspection.pages.run_data import Course
 from r3l.views.attempt_view import AttemptView, Pair
 
 TURNS = 8
-"""Turns of an attempt that are shown: the first and the last ones."""
+"""The most turns of an attempt that are shown: the first and the last ones."""
 
 
 def course(shown: Course) -> Html:

@@ -93,7 +93,7 @@ class TensorBoard(Logger):
         """Opens the run's writer, a new one if the files were removed. Opens the writer of retries
         if an earlier learner had one, so that its later steps are hidden."""
         if self._writers and not any(self.folder.glob("events.*")):
-            log.warning("%s: was removed; new files are begun, training continues", self.folder)
+            log.warning("%s: was removed; new files are started, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
             self._drop()
         if self._writers:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from r3l.algorithms import advantages
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.facts import GroupFacts
-from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.rows import Advantages, Float64, keep_only
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory
 
@@ -59,4 +59,4 @@ class DAPO(RatioAlgorithm):
         values = self.standardised(shaped)
         if not self.filter or recalled or rewards.min() < rewards.max():
             return values
-        return left_out(values, np.zeros(len(rewards), np.bool_))
+        return keep_only(values, np.zeros(len(rewards), np.bool_))

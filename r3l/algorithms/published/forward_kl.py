@@ -37,7 +37,7 @@ DISTILLED = "distilled"
 
 
 class ForwardKL(ReReading):
-    """Forward self-distillation beside GRPO's loss."""
+    """Forward self-distillation, in addition to GRPO's loss."""
 
     name: Literal["forward_kl"] = Field("forward_kl", description="algorithm")
     distilled_weight: float = Field(1.0, ge=0, description="λ, weight of the cross-entropy")
@@ -70,8 +70,8 @@ class ForwardKL(ReReading):
             )
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Adds the rows that imitate the teacher. The scored tokens of an attempt weigh as those of
-        an attempt do in the policy's loss, so that few attempts with advice weigh less than many.
+        """Adds the rows that imitate the teacher. The scored tokens of an attempt weigh as much as
+        an attempt does in the policy's loss, so a few attempts with advice weigh less than many.
         """
         if not self.distilled_weight:
             return super().rows(batch)
@@ -107,9 +107,9 @@ class Drawn(NamedTuple):
 
 
 def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
-    """Draws a token for each scored position from the teacher's likeliest ones, and at most
-    `others` positions of those whose token is not the attempt's own. The draw follows from the
-    attempt and the step, so it is the same on all ranks and in a replay."""
+    """Draws a token for each scored position from the teacher's likeliest ones. Of the positions
+    whose drawn token is not the attempt's own, keeps at most `others`, chosen at random. The draw
+    follows from the attempt and the step, so it is the same on all ranks and in a replay."""
     shares = np.exp(top.logprobs[reading.mask].astype(np.float64)).cumsum(axis=1)
     seed = zlib.crc32(reading.token_ids.tobytes(), step & 0xFFFFFFFF)
     random = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
 
 def imitated(reading: Reading, drawn: Drawn) -> Iterator[Row]:
     """Yields supervised rows of an attempt. The first has the drawn tokens that are equal to the
-    attempt's own; each other drawn token that is not left out has a row."""
+    attempt's own; each other drawn token that is not left out has a row of its own."""
     attempt = reading.source.attempt
     heat = attempt.temperature or 1.0
     places = np.flatnonzero(reading.own_mask)

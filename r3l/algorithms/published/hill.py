@@ -1,5 +1,5 @@
 """HiLL, learning to hint (arXiv 2604.00698), with the policy as its own hinter: a reflection earns
-what its retry earns, the less the more the retry relied on it.
+what its retry earns, or less if the retry relied on it.
 
     Â        standardised over attempts and retries
     Δ, w     reliance of the retry, w = exp(min(Δ, 0)/0.3)        r3l.algorithms.shared.reliance
@@ -84,14 +84,15 @@ class HiLL(ReflectAndRetry):
             delta = reliance.reliance(batch, group, retry)
             if delta is not None and delta < (self.reliance_least or 0.0):
                 keep[slots.index(retry.slot)] = False
-        return rows.left_out(rows.plain(values), keep)
+        return rows.keep_only(rows.plain(values), keep)
 
     def masks(self, attempts: Sequence[Trajectory]) -> list[Bool]:
         """Pivotal credit: a retry and its attempt are trained from the pivot on."""
         return credit.group_masks(attempts)
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Adds a row for each reflection that led to a retry. It weighs as an attempt does."""
+        """Adds a row for each reflection that led to a retry. Each such row weighs as much as an
+        attempt."""
         if not self.reflection_weight:
             return super().rows(batch)
         own = rows.weigh(self.reflection_rows(batch), self.normalize, self.policy_rows(batch))

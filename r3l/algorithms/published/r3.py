@@ -104,7 +104,7 @@ class R3(RatioAlgorithm):
         """Plans a plain group, or a reflecting one for a hard task."""
         plan = None
         if self.reflection:
-            plan = self_reflection.planned(lease, self.group_size, self.reflect_below)
+            plan = self_reflection.plan_reflecting(lease, self.group_size, self.reflect_below)
         return plan or GroupPlan(self.group_size)
 
     def recalls(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from r3l.algorithms import advantages
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.rows import Advantages, Float64, keep_only
 from r3l.records import SUCCESS, Trajectory
 
 
@@ -20,6 +20,6 @@ class RAFT(Algorithm):
     def weigh(
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
-        """Leaves out failures. If stored attempts joined the group, keeps its failures too."""
+        """Leaves out failures, unless stored attempts joined the group."""
         keep = np.full(len(rewards), recalled > 0) | (rewards >= SUCCESS)
-        return left_out(advantages.successes(rewards), keep)
+        return keep_only(advantages.successes(rewards), keep)

@@ -17,12 +17,12 @@ from pydantic import Field
 from r3l.algorithms import advantages, credit, losses
 from r3l.algorithms.facts import GroupFacts
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.rows import Advantages, Float64, keep_only
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, Bool, Trajectory
 
 NO_PLAIN = "no_plain_attempt"
-"""The cause for which a group is replaced that has retries alone."""
+"""The cause for which a group of retries only is replaced."""
 
 
 class RLTF(ReflectAndRetry):
@@ -52,7 +52,7 @@ class RLTF(ReflectAndRetry):
         plain = np.array([attempt.of < 0 for attempt in attempts], dtype=np.bool_)
         plain[len(plain) - recalled :] = False
         if not plain.any():
-            return left_out(np.zeros(len(rewards)), plain)
+            return keep_only(np.zeros(len(rewards)), plain)
         values: Float64 = rewards - advantages.mean(rewards[plain])
         values[plain] = advantages.leave_one_out(rewards[plain])
         return values

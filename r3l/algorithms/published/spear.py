@@ -20,7 +20,7 @@ from pydantic import Field
 
 from r3l.algorithms import rows
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.rows import Advantages, left_out
+from r3l.algorithms.rows import Advantages, keep_only
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 
 
@@ -41,7 +41,7 @@ class SPEAR(RatioAlgorithm):
                 recalibrated = rewards - batch.baseline
                 keep = (rows.plain(found[number]) > 0) & (recalibrated > 0)
                 share = self.imitation_share(batch.version or 0)
-                found[number] = left_out(share * recalibrated, keep)
+                found[number] = keep_only(share * recalibrated, keep)
         return found
 
     def imitation_share(self, version: int) -> float:

@@ -160,7 +160,8 @@ class _Rehearsal:
         found: Sequence[Made] = (),
         where: str = "",
     ) -> list[Made]:
-        """Explores a group, of which `found` is stored. Returns all that is stored then."""
+        """Explores a group, of which `found` is already stored. Returns all that is stored
+        afterwards."""
         made, failures = list(found), list[EpisodeError]()
 
         async def emit(each: Any) -> Any:
@@ -212,7 +213,7 @@ class _Rehearsal:
             self._check("queries", rules.of_query(query, needs, answers))
             answers[query.key] = rules.made_up_answer(query)
         with self._calling("rows", OTHERS_S):
-            rows = list(self.algorithm.rows(batch.answered(answers)))
+            rows = list(self.algorithm.rows(batch.with_answers(answers)))
         for row in rows:
             self._check("rows", rules.of_row(row))
         return rows
@@ -228,7 +229,7 @@ class _Rehearsal:
 
     @contextmanager
     def _calling(self, method: str, seconds: float) -> Iterator[None]:
-        """Turns what a user's method raises into one line. Ends it after some seconds."""
+        """Turns an error of a user's method into one line. Ends the method after `seconds`."""
         try:
             with limited(seconds, NO_LIMIT):
                 yield
@@ -248,8 +249,8 @@ def _random() -> np.random.Generator:
 
 
 def _with_a_failed_slot(group: Group) -> Group:
-    """Returns a group in which one attempt has failed, if it has three or more: the first one that
-    was not retried."""
+    """Returns a copy of the group in which the first attempt that was not retried has failed. A
+    group of fewer than three attempts stays as it is."""
     attempts = group.trajectories
     if len(attempts) < 3:
         return group

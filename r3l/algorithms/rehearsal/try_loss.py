@@ -31,8 +31,8 @@ def changes_the_loss(kind: type[Algorithm]) -> bool:
 
 def try_loss(algorithm: Algorithm, rows: Sequence[Row]) -> None:
     """Computes the loss and the gradient of some rows, together and one by one. Raises UserError if
-    a part is no finite number, if no gradient reaches the model, if the losses of single rows do
-    not add up to the loss of all, or if the loss is another one on a rank that made no rows."""
+    a part is not a finite number, if no gradient reaches the model, if the losses of single rows do
+    not add up to the loss of all, or if the loss is different on a rank that made no rows."""
     some = rows[:: -(-len(rows) // MOST_ROWS)]
     batch = token_batch(some)
     parts = _parts(algorithm, batch)

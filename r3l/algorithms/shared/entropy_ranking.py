@@ -49,9 +49,9 @@ def queries(batch: Batch) -> Iterator[Query]:
 
 
 def rewards(batch: Batch, group: Group, rank: Rank) -> Float64:
-    """Returns the rewards of a group's own attempts, float64 [G]. Those of the truncated ones are
-    the rewards of their ranks, and 0 for a single one. Without the answers of `queries`, returns
-    the rewards that the attempts earned."""
+    """Returns the rewards of a group's own attempts, float64 [G]. Truncated attempts have the
+    rewards of their ranks, or 0 if there is only one. Without the answers of `queries`, returns the
+    rewards that the attempts earned."""
     earned, places = group.rewards, truncated(group)
     if len(places) == 1:
         earned[places] = 0.0

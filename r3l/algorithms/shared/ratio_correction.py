@@ -28,7 +28,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import RatioCorrection, Terms, TokenBatch, TokenLoss
 from r3l.algorithms.queries import Query, Weights
-from r3l.algorithms.rows import POLICY, Advantages, Float64, Row, left_out
+from r3l.algorithms.rows import POLICY, Advantages, Float64, Row, keep_only
 from r3l.records import Bool, Trajectory
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RatioAlgorithm(Algorithm):
         values = np.zeros_like(rewards)
         if keep.any():
             values[keep] = self.standardised(rewards[keep])
-        return left_out(values, keep)
+        return keep_only(values, keep)
 
     def token_loss(self, batch: TokenBatch) -> Terms:
         """PPO's clipped loss on token ratios, with the configured ratio correction."""

@@ -7,7 +7,7 @@
 The advice stands where a retry reads it: before the step that the reflection names. A_t is 0 at
 earlier steps, and in attempts without advice. Nothing of it has a gradient.
 
-An attempt that is too long with its advice is not read again; `left_out` counts it.
+An attempt that is too long with its advice is not read again; `count_left_out` counts it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -127,12 +127,13 @@ class ReReading(ReflectAndRetry):
         found = self._kept(batch)
         return [each for each in found if len(each.token_ids) <= self.reading_limit]
 
-    def left_out(self, batch: Batch) -> int:
+    def count_left_out(self, batch: Batch) -> int:
         """Returns how many attempts are too long to be read again."""
         return sum(len(each.token_ids) > self.reading_limit for each in self._kept(batch))
 
     def _kept(self, batch: Batch) -> list[Reading]:
-        """Returns `_advised` of a batch, from its memo if this algorithm was there before."""
+        """Returns `_advised` of a batch, from the batch's memo if this algorithm has asked
+        before."""
         made_of = (self, batch.groups, batch.chat)
         *before, found = batch.memo.get(READINGS, (None, None, None, []))
         if any(one is not other for one, other in zip(made_of, before, strict=True)):

@@ -19,10 +19,10 @@ from r3l.rollout.exploration import Exploration
 REFLECTING = "reflecting"
 """The kind of a reflecting group (GroupPlan)."""
 SHARE = 0.5
-"""The share of reflecting groups among those of a task that reflects."""
+"""The share of reflecting groups among the groups of a hard task."""
 
 
-def planned(lease: LeaseFacts, slots: int, below: float) -> GroupPlan | None:
+def plan_reflecting(lease: LeaseFacts, slots: int, below: float) -> GroupPlan | None:
     """Plans a reflecting group of `slots` slots, or returns None for a plain one.
 
     A task reflects from the second epoch on, if the mean stored reward of its first attempts is

@@ -45,7 +45,8 @@ class StoredGroup:
 
 
 class Chosen(NamedTuple):
-    """What a group starts inside of. `kind`: the algorithm's word for the group's plan."""
+    """The place inside a stored attempt where a group starts. `kind`: the algorithm's word for the
+    group's plan."""
 
     kind: str
     attempt: StoredAttempt
@@ -58,7 +59,7 @@ def stored_groups(history: History) -> list[StoredGroup]:
 
 
 def numbered(kind: str, number: int) -> str:
-    """Returns the kind of a group that is at some level of a curriculum, such as "restart 2"."""
+    """Returns the kind of a group at a level of a curriculum, such as "restart 2"."""
     return f"{kind} {number}"
 
 
@@ -102,8 +103,8 @@ class StartsInside(RatioAlgorithm):
         return "starts inside stored attempts" if self.share else ""
 
     def choose(self, groups: Sequence[StoredGroup], random: np.random.Generator) -> Chosen | None:
-        """Chooses what a group starts inside of, from the groups of its task, newest first. Returns
-        None if it is to play from the beginning."""
+        """Chooses where a group starts, from the groups of its task, newest first. Returns None if
+        it is to play from the beginning."""
         return None
 
     def start_of(self, kind: str, steps: int, random: np.random.Generator) -> int:
@@ -135,8 +136,8 @@ class StartsInside(RatioAlgorithm):
         await x.each(range(x.plan.slots), lambda slot: x.play(slot, context=advice, start=start))
 
     def _start(self, x: Exploration) -> Origin | None:
-        """Returns where all attempts start, or None: at the beginning. So do those of a group that
-        was handed an attempt of one step, inside of which nothing can start."""
+        """Returns where all attempts start; None for the beginning. A group that was handed an
+        attempt of one step starts at the beginning, since such an attempt has no inside."""
         if not x.plan.handed:
             return None
         key = x.plan.handed[0]
@@ -160,6 +161,7 @@ class FromSuccess(StartsInside):
     )
 
     def is_hard(self, groups: Sequence[StoredGroup]) -> bool:
-        """Whether a task is hard. One that was never played from the beginning is."""
+        """Whether a task is hard. A task that was never played from the beginning counts as
+        hard."""
         newest = next((group for group in groups if not group.kind), None)
         return newest is None or newest.success <= self.hard

@@ -68,7 +68,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     except OSError as error:
         raise _unreadable(path, error) from None
     ends = [half] if half[:-1].endswith(b'"}') else []  # a whole line without its line break
-    lines = parsed([*(whole.split(b"\n") if whole else ()), *ends], parse)
+    lines = parse_lines([*(whole.split(b"\n") if whole else ()), *ends], parse)
     if lines.damaged:
         log.warning("%s: %d damaged lines are left out", path, lines.damaged)
     return replace(lines, cut=bool(half) and not ends)
@@ -101,7 +101,7 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be read ({error.strerror}); repair the file")
 
 
-def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
+def parse_lines(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     """Parses lines. Skips and counts unreadable lines."""
     values = list[T]()
     for line in lines:

@@ -138,18 +138,18 @@ class RunFolder:
         """Whether a run has been started here."""
         return self.own_config.is_file()
 
-    def started(self) -> Self:
+    def require_settings(self) -> Self:
         """Returns this folder. Raises UserError if no run has been started here, or if the run has
         lost its settings."""
-        if not self.found().exists:
+        if not self.require_run().exists:
             raise UserError(
                 f"run {self.path}: has lost its config.yaml; restore it from a copy, or from the "
                 "newest config.before-step-*.yaml there"
             )
         return self
 
-    def found(self) -> Self:
-        """Returns this folder, also if the run has lost its settings. Raises UserError if no run
+    def require_run(self) -> Self:
+        """Returns this folder, even if the run has lost its settings. Raises UserError if no run
         has been started here."""
         traces = (self.progress, self.store / "data.mdb")
         if not self.exists and not any(path.is_file() for path in traces):
@@ -179,17 +179,17 @@ class RunFolder:
 
     def settings(self) -> RunConfig:
         """Reads the configuration that the run's processes use now."""
-        self.started()
+        self.require_settings()
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
         """Reads config.yaml: the settings of the last step, or of the start if there is no step."""
-        self.started()
+        self.require_settings()
         return _load(self.own_config)
 
     def settings_of(self, step: int) -> RunConfig:
         """Reads the configuration that the run used for an optimizer step."""
-        self.started()
+        self.require_settings()
         changed = {_step_of(path): path for path in self.path.glob("config.before-step-*.yaml")}
         later = min((at for at in changed if at > step), default=None)
         return _load(self.own_config if later is None else changed[later])
@@ -234,14 +234,14 @@ class RunFolder:
         """Reads the last `count` steps, as `history` has them, from the end of the file. Leaves out
         damaged lines, which `history` counts."""
         ends = json_lines.newest_first(self.progress)
-        parsed = (json_lines.parsed([line], progress_lines.from_json).values for line in ends)
+        parsed = (json_lines.parse_lines([line], progress_lines.from_json).values for line in ends)
         return progress_lines.last_steps((line for values in parsed for line in values), count)
 
     def evaluations(self) -> list[EvalLine]:
         """Reads each version's last evaluation, as `history` has them, without the steps. Leaves
         out damaged lines, which `history` counts."""
         ends = json_lines.newest_first(self.progress)
-        lines = json_lines.parsed(
+        lines = json_lines.parse_lines(
             [line for line in ends if line.startswith(EVAL_BEGINS)], progress_lines.from_json
         )
         return progress_lines.history_of(reversed(lines.values)).evaluations

@@ -71,7 +71,7 @@ class OneLine(click.Command):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
         except click.UsageError as error:
-            message = " ".join((self.explained(error) or error.format_message()).split())
+            message = " ".join((self.explain(error) or error.format_message()).split())
             end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
             tell(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
@@ -81,7 +81,7 @@ class OneLine(click.Command):
             _drop_unwritten()
         sys.exit(2)
 
-    def explained(self, error: click.UsageError) -> str:
+    def explain(self, error: click.UsageError) -> str:
         """Explains a fault of the command line better than click does, or returns ""."""
         return ""
 

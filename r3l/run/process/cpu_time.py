@@ -21,8 +21,8 @@ _TICKS_BEFORE = 19
 
 @dataclass(frozen=True)
 class Times:
-    """CPU seconds of a process. `waited`: of its descendants that ended and that were waited for.
-    `pid`, `parent`: its id and its parent's."""
+    """CPU seconds of a process. `waited`: those of its descendants that have ended and were waited
+    for. `pid`, `parent`: its id and its parent's."""
 
     pid: int
     parent: int
@@ -32,8 +32,8 @@ class Times:
 
 @dataclass
 class _Known:
-    """What was seen of a process. `pending`: of children that vanished at the last look, and are
-    not in `waited`."""
+    """What was seen of a process. `pending`: CPU seconds of children that had vanished at the last
+    look and are not in `waited` yet."""
 
     own: float = 0.0
     waited: float = 0.0
@@ -45,7 +45,7 @@ class _Known:
 
 def tree() -> dict[Hashable, Times]:
     """Looks at this process and its descendants, parents first. The keys tell processes of the same
-    id apart, also if the wall clock is set."""
+    id apart, even if the wall clock is changed."""
     own = psutil.Process()
     seen: dict[Hashable, Times] = {}
     # A parent is read before its children: one that it waits for meanwhile is missed, not doubled.

@@ -46,8 +46,8 @@ class ModelServer(Section):
 
 
 def _covers(pattern: str, other: str) -> bool:
-    """Whether a pattern matches every name that `other`, a later pattern, matches. False for names
-    without wildcards, which are looked up first, and if one of the two has brackets."""
+    """Whether a pattern matches every name that `other`, a later pattern, matches. False for a name
+    without wildcards, which is looked up first. False if one of the two has brackets."""
     if "[" in pattern + other or not {"*", "?"} & {*other}:
         return False
     longest = "\0" * (len(pattern) + 1)  # a character that only a wildcard matches

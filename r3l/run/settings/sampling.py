@@ -51,7 +51,7 @@ class SamplerConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _own_settings(cls, value: Any) -> Any:
-        """Moves what no sampler of r3l's has to `own`, if the class is the user's."""
+        """If the class is the user's, moves the settings that no sampler of r3l has to `own`."""
         value = in_full(value)
         if not isinstance(value, dict) or ".py:" not in str(value.get("name", "")):
             return value

@@ -29,8 +29,8 @@ ADJUSTABLE = {"threads"}
 
 
 def fix_threads(count: int | None = None) -> None:
-    """Makes this process compute with `count` threads, by default with as many as now, and never
-    with fewer.
+    """Makes this process compute with `count` threads, by default the present number. It then never
+    uses fewer.
 
     Without this call MKL may use fewer threads than it is given, such as one for each physical
     core. `torch.set_num_threads` also switches that off. The setting is of the whole process. So

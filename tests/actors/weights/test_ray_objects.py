@@ -29,7 +29,7 @@ def publisher() -> Iterator[WeightPublisher]:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     ray = FakeRay()
-    monkeypatch.setattr(ray_store, "connected", lambda: ray)
+    monkeypatch.setattr(ray_store, "connect", lambda: ray)
     monkeypatch.setattr(ray_objects.importlib.util, "find_spec", lambda name: name)
     return ray
 

@@ -14,7 +14,7 @@ from r3l.weights.manifest import Layout, Manifest
 
 LAYOUT = Layout.of([("a", "bfloat16", (512,))])
 FIRST = Chunk.whole(np.arange(1024).astype(np.uint8), 1)
-SECOND = FIRST.updated(FIRST.data ^ (np.arange(1024) == 300).astype(np.uint8), 2, width=2)
+SECOND = FIRST.next_version(FIRST.data ^ (np.arange(1024) == 300).astype(np.uint8), 2, width=2)
 
 
 def test_the_staged_set_is_freed_with_its_last_user() -> None:

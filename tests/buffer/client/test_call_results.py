@@ -74,7 +74,7 @@ def test_a_draw_is_a_batch_whose_groups_are_decoded_once_also_with_answers():
     assert isinstance(drawn, Batch) and (drawn.weight(0), drawn.replayed) == (0.5, ("g1",))
     [own, other] = drawn.sources(drawn.groups[0])
     assert (own.into, own.group_id, other.into, other.group_id) == ("g1", "g1", "g1", "g0")
-    answered = drawn.answered({"key": 1})
+    answered = drawn.with_answers({"key": 1})
     assert isinstance(answered, Draw) and answered.answers == {"key": 1}
     assert answered.groups[0] is drawn.groups[0] and answered.draw_id == 7
 

@@ -36,7 +36,7 @@ def test_bulk_that_is_sent_or_arrives_moves_and_little_does_not(pair: Any) -> No
     until(lambda: link.arrives(300.0))
     assert not link.arrives(301.0 + RECENT_S), "nothing came since"
     client.recv()
-    link.delivered()
+    link.note_message()
     service.send_multipart([name, bytes(50_000)])
     assert client.poll(10_000)
     assert not link.arrives(400.0), "a message came whole since the last look"

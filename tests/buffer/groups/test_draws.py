@@ -67,7 +67,7 @@ class Last(TaskSampler):
 
 
 @pytest.mark.parametrize(
-    "sampler, why", [("Rows", "which is no Pick"), ("Twice", "2 picks"), ("Few", "2 picks")]
+    "sampler, why", [("Rows", "which is not a Pick"), ("Twice", "2 picks"), ("Few", "2 picks")]
 )
 def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
     desk, tasks, tmp_path, sampler, why

@@ -243,9 +243,9 @@ def test_a_group_that_cannot_be_is_refused_in_one_line_and_leaves_no_trace(make,
 @pytest.mark.parametrize(
     ("task", "given", "rule"),
     [
-        ("q", attempts(), "task 'q': is no task; give r3l.Task"),
+        ("q", attempts(), "task 'q': is not a task; give r3l.Task"),
         (TASK, attempts(1.0)[0], "a list of attempts is needed, not one Trajectory"),
-        (TASK, [{"reward": 1.0}], "is no attempt; make one with r3l.imported_attempt"),
+        (TASK, [{"reward": 1.0}], "is not an attempt; make one with r3l.imported_attempt"),
     ],
 )
 def test_what_is_no_task_and_no_attempt_is_refused_before_it_is_sent(task, given, rule):

@@ -192,7 +192,7 @@ def test_what_is_no_stored_attempt_is_left_out_and_counted(empty, tmp_path, caps
 
 def test_a_reward_is_given_to_sessions_that_name_none(empty, tmp_path, capsys):
     file = write(tmp_path / "f.jsonl", session(), session(0.5))
-    refused(["import", str(empty), str(file)], "names no reward; give that of such sessi", capsys)
+    refused(["import", str(empty), str(file)], "names no reward; give the reward of such", capsys)
     assert rows(empty) == []
     run(capsys, "import", empty, file, "--reward", "1")
     [row] = rows(empty)

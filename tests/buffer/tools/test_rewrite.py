@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from buffer.storage.counts import slot_drops, under
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from buffer.tools.rewrite import put_group, rewritten
+from buffer.tools.rewrite import put_group, rewrite_store
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import UserError
@@ -29,7 +29,7 @@ def every_group(store):
 
 
 def test_a_store_that_is_written_again_is_the_same(filled, tmp_path):
-    with rewritten(filled.store, tmp_path / "new") as copy, copy.write() as txn:
+    with rewrite_store(filled.store, tmp_path / "new") as copy, copy.write() as txn:
         for group in every_group(filled.store):
             put_group(txn, group)
     new = Store(tmp_path / "new", read_only=True)
@@ -43,7 +43,7 @@ def test_a_store_that_is_written_again_is_the_same(filled, tmp_path):
 
 def test_a_store_whose_attempts_were_left_out_is_sound_and_counts_them(trained, tmp_path):
     names = [row["group"] for row in store_reads.rows(trained.store) if row["done"]]
-    with rewritten(trained.store, tmp_path / "new") as copy, copy.write() as txn:
+    with rewrite_store(trained.store, tmp_path / "new") as copy, copy.write() as txn:
         for name in names:
             put_group(txn, failed(store_reads.group(trained.store, name)))
     new = Store(tmp_path / "new", read_only=True)
@@ -59,10 +59,13 @@ def test_a_store_whose_attempts_were_left_out_is_sound_and_counts_them(trained, 
 
 
 def test_after_an_error_nothing_is_there(trained, tmp_path):
-    with pytest.raises(KeyError), rewritten(trained.store, tmp_path / "new"):
+    with pytest.raises(KeyError), rewrite_store(trained.store, tmp_path / "new"):
         raise KeyError
     assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".building-*"))
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "file").touch()
-    with pytest.raises(UserError, match="not empty"), rewritten(trained.store, tmp_path / "new"):
+    with (
+        pytest.raises(UserError, match="not empty"),
+        rewrite_store(trained.store, tmp_path / "new"),
+    ):
         pass

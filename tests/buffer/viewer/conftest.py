@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from buffer.storage.store import Store
 from buffer.viewer.evaluation_catalogue import RESULTS
-from buffer.viewer.view_command import viewed
+from buffer.viewer.view_command import view_of
 from buffer.viewer.web_server import Viewer
 from r3l.run.files import json_lines
 from tests.buffer.viewer import stores
@@ -71,7 +71,7 @@ def show():
 @pytest.fixture
 def serve_store(show):
     """Starts viewers of stores."""
-    return lambda store: show(viewed(store, store.folder.parent))
+    return lambda store: show(view_of(store, store.folder.parent))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from buffer.viewer import page
 
 
 def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else():
-    text, policy = page.served(), page.policy()
+    text, policy = page.page_html(), page.policy()
     for tag, kind in (("style", "style-src"), ("script", "script-src")):
         inside = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
@@ -17,12 +17,12 @@ def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else():
 
 
 def test_the_page_asks_nobody_else():
-    text = page.served().replace("http://www.w3.org/2000/svg", "")
+    text = page.page_html().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|//cdn|@import|url\(", text)
 
 
 def test_the_script_never_writes_html():
-    text = page.served()
+    text = page.page_html()
     for word in (
         "innerHTML",
         "outerHTML",

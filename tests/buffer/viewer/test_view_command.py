@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from buffer.storage.store import Store
 from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
-from buffer.viewer.view_command import view, viewed
+from buffer.viewer.view_command import view, view_of
 from buffer.viewer.web_server import Viewed
 from r3l.records import AttemptKey, GroupPlan, Origin, SlotResult, done
 from r3l.run import config as configuration
@@ -26,13 +26,13 @@ HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x oner
 
 
 def test_a_run_has_its_facts_and_a_bare_store_says_that_they_are_unknown(store):
-    assert viewed(store, store.folder.parent).notice.startswith("There is no config.yaml")
+    assert view_of(store, store.folder.parent).notice.startswith("There is no config.yaml")
     file = store.folder.parent / "config.yaml"
     file.write_text(configuration.dump(RunConfig()))
-    found = viewed(store, store.folder.parent)
+    found = view_of(store, store.folder.parent)
     assert (found.title, found.notice, dict(found.facts)["algorithm"]) == ("run", "", "r3l")
     file.write_text("learner: {stepz: 1}\n")
-    assert "learner.stepz" in viewed(store, store.folder.parent).notice
+    assert "learner.stepz" in view_of(store, store.folder.parent).notice
 
 
 def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):

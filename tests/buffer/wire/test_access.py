@@ -8,7 +8,7 @@ import zmq
 
 from buffer import BufferClient
 from buffer.wire.access import ZAP_DOMAIN, _protect
-from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, load, present
+from buffer.wire.curve_keys import ClientKeys, ServiceKeys, generate, give_keys, load
 from r3l.errors import BufferUnavailable
 from tests.buffer.fakes import until
 
@@ -108,7 +108,7 @@ def test_a_service_whose_access_thread_is_dead_accepts_no_connection(tmp_path):
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
     _protect(router, service)
     assert router.get(zmq.ZAP_DOMAIN).strip(b"\0") == ZAP_DOMAIN
-    present(dealer, client)
+    give_keys(dealer, client)
     dealer.connect(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
     dealer.send(b"hello")
     assert not router.poll(1000)

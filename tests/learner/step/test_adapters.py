@@ -92,7 +92,7 @@ def test_adapters_are_published_alone_if_the_base_folder_has_the_layers_by_their
     model_folder: Path, tmp_path: Path
 ) -> None:
     trainer, _ = trained(model_folder, 1, LORA)
-    tensors, shapes = trainer.published()
+    tensors, shapes = trainer.published_weights()
     alone = dict(tensors)
     assert len(alone) == 8 and all(".lora_" in name for name in alone)
     assert [(n, d, tuple(s)) for n, d, s in shapes] == [

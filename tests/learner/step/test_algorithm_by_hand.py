@@ -263,7 +263,7 @@ class Learner:
         answers = Answers(queries, {"current", *self.algorithm.needs}, VOCAB)
         for rank in range(2):
             answers.fill(score, partial(self.cut, rank=rank), cpu)
-        return self.algorithm.rows(batch.answered(answers.read()))
+        return self.algorithm.rows(batch.with_answers(answers.read()))
 
     def learned(self, rows: list[Row]) -> tuple[float, torch.Tensor]:
         """Loss and gradient of a step."""

@@ -281,7 +281,7 @@ class Told:
         self.vocabulary = vocabulary
 
     def answer(self, batch: Batch, queries: Sequence[Query]) -> Batch:
-        return batch.answered({query.key: query.key for query in queries})
+        return batch.with_answers({query.key: query.key for query in queries})
 
 
 class Asking(Algorithm):

@@ -1,4 +1,4 @@
-"""Trouble on one rank of two: a loss or gradient that is no number, no memory, a restart."""
+"""Trouble on one rank of two: a loss or gradient that is not a number, no memory, a restart."""
 
 import json
 import math

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
-from r3l.weights.sums import added, sums_of
+from r3l.weights.sums import add_sums, sums_of
 from tests.learner.fakes import measured
 from tests.learner.ranks import on_two_ranks
 from tests.learner.step import sharing
@@ -49,4 +49,4 @@ def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_on
     for (name, ours), theirs in zip(before.named_parameters(), after.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
     saved = [one.detach().view(-1).view(torch.uint8).numpy() for one in after.parameters()]
-    assert tuple(published) == added(sums_of(data, "float32") for data in saved)
+    assert tuple(published) == add_sums(sums_of(data, "float32") for data in saved)

@@ -264,9 +264,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"tools": [TOOL], "functions": [FUNCTION], "messages": [ASK, SAY]},
         "tools and functions: keep one",
     ),
-    "tools that are no JSON": ({"tools": "lamp", "messages": [ASK, SAY]}, "tools: is text, bu"),
+    "tools that are not JSON": ({"tools": "lamp", "messages": [ASK, SAY]}, "tools: is text, bu"),
     "a nameless tool": ({"tools": [{"type": "x"}], "messages": [ASK, SAY]}, "tools[0]: must be a"),
-    "arguments that are no object": (
+    "arguments that are not an object": (
         {"messages": [
             ASK, CALLING | {"tool_calls": [{"function": {"name": "a", "arguments": "[1]"}}]},
         ]},

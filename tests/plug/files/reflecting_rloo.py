@@ -8,7 +8,9 @@ class ReflectingRLOO(r3l.RLOO):
     below: float = 0.5
 
     def plan(self, lease) -> r3l.GroupPlan:
-        return self_reflection.planned(lease, self.group_size, self.below) or super().plan(lease)
+        return self_reflection.plan_reflecting(lease, self.group_size, self.below) or super().plan(
+            lease
+        )
 
     async def explore(self, x: r3l.Exploration) -> None:
         if x.plan.kind == self_reflection.REFLECTING:

@@ -45,7 +45,7 @@ def test_the_baseline_is_the_median_of_the_new_groups_means(groups):
 
 def test_answers_do_not_change_the_batch_that_was_asked_about(groups):
     batch = Batch(groups, version=3)
-    answered = batch.answered({"key": 1.0})
+    answered = batch.with_answers({"key": 1.0})
     assert (dict(batch.answers), dict(answered.answers)) == ({}, {"key": 1.0})
     assert answered.version == 3 and answered.groups is groups
 
@@ -54,4 +54,4 @@ def test_a_kind_of_batch_of_the_users_own_stays_one_when_it_is_answered(groups):
     class Drawn(Batch):
         pass
 
-    assert type(Drawn(groups).answered({})) is Drawn
+    assert type(Drawn(groups).with_answers({})) is Drawn

@@ -26,7 +26,7 @@ def test_no_two_conversations_of_a_batch_have_one_key(make_trajectory):
 
 
 def test_an_answer_that_was_not_asked_for_is_named():
-    batch = Batch([]).answered({"known": 1})
+    batch = Batch([]).with_answers({"known": 1})
     assert answer_of(batch, "known") == 1
     with pytest.raises(UserError, match=r"call batch = trainer\.answer\(batch, algorithm\.queries"):
         answer_of(batch, "other")

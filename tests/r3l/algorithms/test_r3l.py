@@ -432,7 +432,7 @@ def test_the_supervised_tokens_of_a_step_are_a_share_of_the_attempts(make_trajec
         found = supervised(algorithm.rows(batch))
         assert sum(len(row.mask) for row in found) <= attempts * (9 if share is None else share)
         assert len(found) == (0 if share in (0.01, 0.3) else 2)
-        assert algorithm.left_out(batch) == 2 - len(found)
+        assert algorithm.count_left_out(batch) == 2 - len(found)
 
 
 # -- six parts that a subclass replaces ------------------------------------------------------
@@ -464,7 +464,7 @@ class Changed(R3L):
 
 def test_each_of_the_six_parts_can_be_replaced(make_trajectory):
     algorithm = Changed(group_size=2)
-    group, policy = explored(algorithm, "say b")  # a reflection that is no JSON
+    group, policy = explored(algorithm, "say b")  # a reflection that is not JSON
     [asked] = [prompt for prompt in policy.prompts if "You review" in prompt]
     assert "what of ('a', 'x', 'c')?" in asked
     retry = group.trajectories[1]

@@ -287,7 +287,7 @@ def test_scaled_rows_have_other_weights_alone():
 
 
 def test_left_out_attempts_are_masked_and_have_advantage_0():
-    values = rows.left_out(np.array([1.0, math.nan, 2.0]), np.array([True, False, True]))
+    values = rows.keep_only(np.array([1.0, math.nan, 2.0]), np.array([True, False, True]))
     assert rows.kept(values).tolist() == [True, False, True]
     assert rows.plain(values).tolist() == [1.0, 0.0, 2.0]
     assert rows.kept(np.array([1.0, 0.0])).all() and rows.plain(np.ones(1)).tolist() == [1.0]

@@ -99,8 +99,8 @@ def test_a_file_of_the_split_that_another_program_did_not_download_is_missed(hub
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        ("configs: 3", "configs is no list of objects"),
-        ("configs: [3]", "configs is no list of objects"),
+        ("configs: 3", "configs is not a list of objects"),
+        ("configs: [3]", "configs is not a list of objects"),
         ("configs: [{data_files: 3}]", "data_files has 3 where a path must be"),
         ("configs: [{data_files: [{split: train, path: [3]}]}]", "data_files has 3 where a path"),
         ("configs: [", "while parsing"),

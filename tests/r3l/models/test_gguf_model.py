@@ -135,4 +135,4 @@ def test_a_conversion_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(gguf_model, "LIMIT_S", 0.01)
     (tmp_path / "own.gguf").write_bytes(gguf_model.HEAD.pack(b"GGUF", 3, 0, 0))
     with pytest.raises(UserError, match="still not converted"):
-        gguf_model.converted(tmp_path / "own.gguf", "model own")
+        gguf_model.convert(tmp_path / "own.gguf", "model own")

@@ -59,7 +59,7 @@ def test_an_attempt_of_an_actor_has_log_probabilities_even_if_all_of_them_are_0(
         ({"actions": ["\udfff", ""]}, "actions holds half a surrogate pair"),
         ({"logprobs": [[1], [2, 3]]}, "logprobs .*must be numbers"),
         ({"logprobs": "abc"}, "logprobs .*must be numbers"),
-        ({"actions": [1, 2]}, "actions: 1 is no text"),
+        ({"actions": [1, 2]}, "actions: 1 is not text"),
         ({"observations": "abc"}, "observations 'abc': must be a list of texts"),
     ],
 )

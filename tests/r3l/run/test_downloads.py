@@ -15,7 +15,7 @@ from r3l.files import hub_cache, hub_data_set
 from r3l.models.model_path import builtin_policy, model_path
 from r3l.models.weight_files import SINGLE
 from r3l.run import downloads
-from r3l.run.downloads import fetched
+from r3l.run.downloads import with_downloads
 from tests.launch.fakes import refused
 from tests.r3l.files.hub_server import Hub, serving
 
@@ -41,19 +41,19 @@ def test_a_model_and_a_data_set_are_downloaded_once(
     def work() -> tuple[Path, int]:
         return model_path("org/tiny"), len(hub_data_set.rows("org/d@train"))
 
-    folder, count = fetched(work, yes=True)
+    folder, count = with_downloads(work, yes=True)
     assert (folder / SINGLE).read_bytes() == (builtin_policy() / SINGLE).read_bytes()
     assert count == 4
     said = [line for line in capsys.readouterr().err.split("\n") if line.startswith("downl")]
     assert len(said) == 2 and said[0].startswith(f"downloading model org/tiny: {FOUND}")
     assert said[1].startswith("downloading data set org/d@train: ")
     hub.asked.clear()
-    assert fetched(work, yes=False) == (folder, 4) and hub.asked == []
+    assert with_downloads(work, yes=False) == (folder, 4) and hub.asked == []
 
 
 def test_without_a_terminal_consent_is_an_option(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        fetched(lambda: model_path("org/tiny"), yes=False)
+        with_downloads(lambda: model_path("org/tiny"), yes=False)
     assert str(error.value) == (
         f"model org/tiny: {FOUND} from {hub.address} to {tmp_path / 'hub'}: add --yes to "
         "download it, or type: hf download org/tiny"
@@ -69,10 +69,10 @@ def test_at_a_terminal_one_line_asks(
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stdin", terminal)
     if typed == "y\n":
-        assert fetched(lambda: model_path("org/tiny"), yes=False).is_dir()
+        assert with_downloads(lambda: model_path("org/tiny"), yes=False).is_dir()
     else:
         with pytest.raises(UserError, match=r"^model org/tiny: was not downloaded; give a folder"):
-            fetched(lambda: model_path("org/tiny"), yes=False)
+            with_downloads(lambda: model_path("org/tiny"), yes=False)
         assert not any(SINGLE in path for path in hub.asked)
     asked = [line for line in capsys.readouterr().err.split("\n") if "?" in line]
     assert len(asked) == 1 and asked[0].startswith(f"download model org/tiny: {FOUND}")
@@ -95,7 +95,7 @@ def test_a_download_that_does_not_help_is_not_repeated(
 ) -> None:
     monkeypatch.setattr(downloads, "fetch", lambda *_, **__: None)
     with pytest.raises(UserError, match="is neither a path here nor in the hub cache"):
-        fetched(lambda: model_path("org/tiny"), yes=True)
+        with_downloads(lambda: model_path("org/tiny"), yes=True)
 
 
 def test_a_run_is_checked_with_a_model_and_tasks_of_the_hub(hub: Hub, tmp_path: Path) -> None:

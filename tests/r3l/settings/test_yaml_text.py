@@ -47,10 +47,12 @@ def test_text_that_is_not_plain_yaml_is_refused_in_one_line(text):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("!!bool yes", "'yes' is no bool"), ("!!bool 1", "'1' is no bool"),
-        ("!!bool maybe", "'maybe' is no bool"), ("!!null foo", "'foo' is no null"),
-        ("!!int 1_000", "'1_000' is no int"), ("!!int 1.5", "'1.5' is no int"),
-        ("!!float '1e'", "'1e' is no float"), ("!!float nan", "'nan' is no float"),
+        ("!!bool yes", "'yes' is not a valid bool"), ("!!bool 1", "'1' is not a valid bool"),
+        ("!!bool maybe", "'maybe' is not a valid bool"),
+        ("!!null foo", "'foo' is not a valid null"),
+        ("!!int 1_000", "'1_000' is not a valid int"), ("!!int 1.5", "'1.5' is not a valid int"),
+        ("!!float '1e'", "'1e' is not a valid float"),
+        ("!!float nan", "'nan' is not a valid float"),
         ("1e400", "1e400 is too large"), ("-1e999", "-1e999 is too large"),
         ("!!float 1e400", "1e400 is too large"),
     ],

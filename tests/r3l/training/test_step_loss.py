@@ -21,7 +21,7 @@ from r3l.training.measures.drift import reliance_of_retries
 from r3l.training.micro_batch import collate
 from r3l.training.step_loss import (
     AnyTrainer,
-    blamed,
+    blame,
     is_out_of_memory,
     step_loss,
     step_metrics,
@@ -210,17 +210,17 @@ def test_an_error_of_a_users_file_is_one_line_with_the_file_and_the_place(own: A
 
 def test_a_users_mistake_that_has_a_name_is_told_with_the_file(own: Any) -> None:
     said = r"mine.py:Mine: rows: one value for each token"
-    with pytest.raises(UserError, match=said), blamed(own.rows):
+    with pytest.raises(UserError, match=said), blame(own.rows):
         raise UserError("one value for each token")
 
 
 def test_a_lack_of_memory_is_no_mistake_of_the_users_file(own: Any) -> None:
-    with pytest.raises(torch.OutOfMemoryError), blamed(own.queries):
+    with pytest.raises(torch.OutOfMemoryError), blame(own.queries):
         own.queries(None)
 
 
 def test_errors_of_our_own_algorithms_are_raised_as_they_are() -> None:
-    with pytest.raises(KeyError), blamed(imitation_loss):
+    with pytest.raises(KeyError), blame(imitation_loss):
         raise KeyError
 
 

@@ -138,12 +138,12 @@ def test_what_the_format_has_another_name_for_is_written_so_that_it_is_read(tmp_
     [
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "conversations with images or other parts that are no text",
+            "conversations with images or other parts that are not text",
         ),
         ({"role": "critic", "content": "no"}, "conversations with a message of another role"),
         (
             {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "search"}]},
-            "conversations with calls of tools that are no functions",
+            "conversations with calls of tools that are not functions",
         ),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_demonstration_ends_with_a_reply_and_earned_something(tmp_path: Path) 
         ((header(), {"type": "event"}), "line 2: type 'event': must be session or message"),
         ((header(), {"type": "message", "message": 5}), "line 2: message: must be an object"),
         ((header(), message("user", 5)), "line 2: content: must be text"),  # type: ignore[arg-type]
-        ((header(), message(image="x")), "line 2: 'image' is no field of a message; remove it"),
+        ((header(), message(image="x")), "line 2: 'image' is not a field of a message; remove it"),
         ((header(), "{"), "line 2: is not JSON"),
         ((header(), "[]"), "line 2: must be an object of type session or message"),
         ((header(id=""),), "line 1: the session's header lacks id, a text"),

@@ -25,8 +25,8 @@ def first() -> Chunk:
 
 
 def test_the_patches_since_a_version_lead_to_the_chunk(first: Chunk) -> None:
-    second = first.updated(next_bytes(first.data, 0.01), 2, width=2)
-    third = second.updated(next_bytes(second.data, 0.01), 3, width=2)
+    second = first.next_version(next_bytes(first.data, 0.01), 2, width=2)
+    third = second.next_version(next_bytes(second.data, 0.01), 3, width=2)
     for held in (first, second):
         data, version = held.data.copy(), held.version
         for patch in third.since(held.version) or ():
@@ -38,15 +38,15 @@ def test_the_patches_since_a_version_lead_to_the_chunk(first: Chunk) -> None:
 
 
 def test_a_chunk_with_many_changes_is_sent_whole(first: Chunk) -> None:
-    second = first.updated(next_bytes(first.data, 0.01), 2, width=2)
-    third = second.updated(next_bytes(second.data, 0.9), 3, width=2)
+    second = first.next_version(next_bytes(first.data, 0.01), 2, width=2)
+    third = second.next_version(next_bytes(second.data, 0.9), 3, width=2)
     assert third.patches == () and third.since(2) is None
 
 
 def test_the_patches_of_a_chunk_stay_smaller_than_a_share_of_it(first: Chunk) -> None:
     chunk, kept = first, []
     for version in range(2, 30):
-        chunk = chunk.updated(next_bytes(chunk.data, 0.03), version, width=2)
+        chunk = chunk.next_version(next_bytes(chunk.data, 0.03), version, width=2)
         kept.append(sum(len(patch.body) for patch in chunk.patches))
     assert max(kept) <= HISTORY * len(chunk.data) < 2 * max(kept)
     assert 1 < len(chunk.patches) < 28 and chunk.since(28) == chunk.patches[-1:]

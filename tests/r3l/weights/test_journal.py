@@ -34,7 +34,8 @@ class Sets:
         elements[chosen] ^= 1
         self.data[version] = elements.view(np.uint8)
         self.chunks = [
-            chunk.updated(self._cut(version, i), version, 2) for i, chunk in enumerate(self.chunks)
+            chunk.next_version(self._cut(version, i), version, 2)
+            for i, chunk in enumerate(self.chunks)
         ]
 
     @property
@@ -137,7 +138,7 @@ def test_a_resumed_learner_goes_on_with_the_same_journal(sets: Sets, tmp_path: P
     assert again.append(sets.manifest, sets.chunks) == 0
     sets.data[9] = sets.data[5]
     kept = sets.data[4]
-    sets.chunks = [chunk.updated(sets._cut(4, i), 4, 2) for i, chunk in enumerate(sets.chunks)]
+    sets.chunks = [chunk.next_version(sets._cut(4, i), 4, 2) for i, chunk in enumerate(sets.chunks)]
     assert again.append(sets.manifest, sets.chunks) == 0 and again.held() == [0, 1, 2, 3, 4, 5]
     assert {v: again.path(v).stat().st_mtime_ns for v in range(6)} == times
     sets.make(5, 4)  # another version 5

@@ -20,7 +20,7 @@ LAYOUT = Layout.of([("w", "bfloat16", (1000,))])
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     ray = FakeRay()
-    monkeypatch.setattr(ray_store, "connected", lambda: ray)
+    monkeypatch.setattr(ray_store, "connect", lambda: ray)
     return ray
 
 
@@ -31,7 +31,7 @@ def versions(count: int) -> list[tuple[Manifest, list[Chunk]]]:
         made.append((Manifest("o", version, LAYOUT, (chunk.checksum,)), [chunk]))
         data = data.copy()
         data[version] ^= 1
-        chunk = chunk.updated(data, version + 1, LAYOUT.width)
+        chunk = chunk.next_version(data, version + 1, LAYOUT.width)
     return made
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from r3l.weights.manifest import Layout
-from r3l.weights.sums import MODULUS, added, only_dtype, sums_of
+from r3l.weights.sums import MODULUS, add_sums, only_dtype, sums_of
 
 ONE, TWO = 0x3F80_0000, 0x4000_0000  # bits of 1.0 and 2.0 as float32
 
@@ -31,7 +31,7 @@ def test_sums_wrap_around_and_are_the_same_in_any_order_and_any_parts() -> None:
     right = sum(values) % MODULUS, sum(x * x for x in values) % MODULUS
     assert sums_of(data, "float32") == right
     assert sums_of(data.view("<u4")[::-1].copy().view(np.uint8), "float32") == right
-    assert added([sums_of(data[:4000], "float32"), sums_of(data[4000:], "float32")]) == right
+    assert add_sums([sums_of(data[:4000], "float32"), sums_of(data[4000:], "float32")]) == right
     data[12345] ^= 1
     assert sums_of(data, "float32") != right
 

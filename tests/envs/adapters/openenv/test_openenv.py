@@ -67,7 +67,7 @@ def test_tools_are_listed_and_called(serve: Any) -> None:
 def test_what_lists_no_tools_is_refused_in_one_line(serve: Any) -> None:
     made, name = serve({"title": "Action", "properties": {}})
     made.say["step"] = answer({"tools": [{"called": "say"}]})
-    with pytest.raises(UserError, match=f"^env {name}: list_tools: these are no tools"):
+    with pytest.raises(UserError, match=f"^env {name}: list_tools: these are not tools"):
         registry.make(name)
     assert made.asked[-1]["type"] in ("step", "close")
 
@@ -334,7 +334,9 @@ def test_an_address_that_is_none_is_refused_at_the_start(url: str) -> None:
         registry.make,
         lambda name: registry.tasks(name, {"splits": {"train": "a"}}, "train", 1),
     ):
-        with pytest.raises(UserError, match=r"is no address of a server; write http://HOST:PORT"):
+        with pytest.raises(
+            UserError, match=r"is not the address of a server; write http://HOST:PORT"
+        ):
             asks(f"openenv:{url}")
 
 

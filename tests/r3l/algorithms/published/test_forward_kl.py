@@ -103,7 +103,7 @@ def test_one_attempt_with_advice_weighs_as_one_of_all_attempts_of_the_step():
     few = msgspec.structs.replace(group, reflections=group.reflections[:1])
     batch = Batch([few], chat=lambda: worlds.policy().chat)
     [asked] = algorithm.queries(batch)
-    found = algorithm.rows(batch.answered({asked.key: top_of(asked, [7, 9], [0.5, 0.5])}))
+    found = algorithm.rows(batch.with_answers({asked.key: top_of(asked, [7, 9], [0.5, 0.5])}))
     weights = sum(float(row.weights[row.mask].sum()) for row in found)
     assert weights == pytest.approx(1 / 4)  # one of four attempts
 
@@ -111,7 +111,7 @@ def test_one_attempt_with_advice_weighs_as_one_of_all_attempts_of_the_step():
 def test_the_loss_is_a_mean_over_attempts_of_the_mean_over_their_scored_tokens():
     algorithm, batch, readings = read()
     answers = {query.key: top_of(query, [7, 9], [0.5, 0.5]) for query in algorithm.queries(batch)}
-    rows = algorithm.rows(batch.answered(answers))
+    rows = algorithm.rows(batch.with_answers(answers))
     scored = sum(int(each.own_mask.sum()) for each in readings)
     weights = sum(float(row.weights[row.mask].sum()) for row in rows)
     assert {row.loss for row in rows} == {"distilled"} and weights == pytest.approx(1.0)

@@ -31,7 +31,7 @@ def explored(make_trajectory):
     first, second = answers.values()
     first[3:5] += [-0.15, -0.45]
     second[3:5] += 0.3
-    return batch.answered(answers)
+    return batch.with_answers(answers)
 
 
 def test_a_reflection_has_the_weighed_advantage_of_its_retry_with_its_sign(make_trajectory):
@@ -57,7 +57,7 @@ def test_one_reflection_beside_64_attempts_weighs_as_one_of_them(make_trajectory
         algorithm = get("hill", std="none", normalize=normalize)
         asked = algorithm.queries(batch)
         answers = {query.key: np.where(query.mask, -1.0, 0).astype("f4") for query in asked}
-        found = algorithm.rows(batch.answered(answers))
+        found = algorithm.rows(batch.with_answers(answers))
         [thought] = [row for row in found if row.loss == "reflection"]
         assert thought.weights[thought.mask].tolist() == [want, want], normalize
         [own] = {float(row.weights[row.mask][0]) for row in found if row.loss == "policy"}
@@ -113,7 +113,7 @@ def test_a_retry_that_relies_too_much_is_left_out_and_its_reflection_is_not(make
 
 
 def test_without_answers_a_batch_with_retries_is_refused(make_trajectory):
-    batch = explored(make_trajectory).answered({})
+    batch = explored(make_trajectory).with_answers({})
     with pytest.raises(UserError, match=r"call batch = trainer\.answer"):
         get("hill", **SETTINGS).rows(batch)
     plain = get("hill", **SETTINGS, reflection_weight=0)

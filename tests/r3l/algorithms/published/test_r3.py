@@ -153,7 +153,7 @@ def test_the_references_log_probabilities_are_asked_in_the_context_that_is_train
     algorithm = r3l.R3(group_size=4, kl_coef=0.5, ranking=False)
     _, group = reflecting_memory(worlds.Player(lucky=True))
     queries = algorithm.queries(Batch([group]))
-    batch = Batch([group]).answered({q.key: np.float32(-2) * q.mask for q in queries})
+    batch = Batch([group]).with_answers({q.key: np.float32(-2) * q.mask for q in queries})
     for row, query in zip(algorithm.rows(batch), queries, strict=True):
         assert row.token_ids.tolist() == query.token_ids.tolist()
         assert (row.reference[row.mask] == -2).all()
@@ -176,9 +176,9 @@ def test_a_failed_group_is_ranked_and_recalls_at_once(make_trajectory):
     for query, values in zip(algorithm.queries(batch), entropies, strict=True):
         answers[query.key] = np.zeros(len(query.token_ids), np.float32)
         answers[query.key][query.mask] = values
-    [found] = algorithm.advantages(batch.answered(answers))
+    [found] = algorithm.advantages(batch.with_answers(answers))
     assert found == pytest.approx([-0.2535459, 0.0845153, -0.5916072, 0.7606378], rel=1e-5)
-    rows = algorithm.rows(batch.answered(answers))
+    rows = algorithm.rows(batch.with_answers(answers))
     assert [row.advantages[-1] for row in rows] == pytest.approx(found.tolist())
     off = get("r3", ranking=False, kl_coef=0.0)
     assert off.queries(batch) == []
@@ -292,7 +292,7 @@ def test_any_group_follows_algorithm_1(make_trajectory, own, recalled, settings,
     for query in algorithm.queries(batch):
         answers[query.key] = np.zeros(len(query.token_ids), np.float32)
         answers[query.key][query.mask] = entropies[query.key[3]]
-    [found] = algorithm.advantages(batch.answered(answers))
+    [found] = algorithm.advantages(batch.with_answers(answers))
     lengths = [length for *_, length in own] + [length for _, length in recalled]
     expected = algorithm_1(
         [(reward, truncated) for reward, truncated, _ in own],

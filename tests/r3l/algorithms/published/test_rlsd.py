@@ -26,7 +26,7 @@ def test_sizes_in_literal_numbers(advantage, gap, want):
 def test_tokens_without_advice_keep_their_attempts_advantage():
     algorithm = reading("rlsd", size_limit=0.5)
     batch = explored(algorithm)
-    batch = batch.answered(answers_of(algorithm, batch, teacher=-1.2, own=-1.0))
+    batch = batch.with_answers(answers_of(algorithm, batch, teacher=-1.2, own=-1.0))
     [tokens] = algorithm.token_advantages(batch, [np.array([-1.0, -1.0, 0.0, -1.0])])
     attempts = batch.groups[0].trajectories
     for values, attempt, own in zip(tokens, attempts, (-1.0, -1.0, 0.0, -1.0), strict=True):

@@ -12,7 +12,7 @@ from tests.r3l.algorithms.shared.test_re_reading import answers_of, explored, re
 def test_advantages_of_tokens_in_literal_numbers():
     algorithm = reading("sdpo", distilled_share=0.25)
     batch = explored(algorithm)
-    batch = batch.answered(answers_of(algorithm, batch, teacher=-3.0, own=-1.0))
+    batch = batch.with_answers(answers_of(algorithm, batch, teacher=-3.0, own=-1.0))
     found = [np.array([0.0, 0.8, 0.0, -0.4])]
     [tokens] = algorithm.token_advantages(batch, found)
     attempts = batch.groups[0].trajectories
@@ -25,7 +25,7 @@ def test_advantages_of_tokens_in_literal_numbers():
 def test_a_group_of_failures_learns_from_advice_alone():
     algorithm = reading("sdpo")
     batch = explored(algorithm)
-    batch = batch.answered(answers_of(algorithm, batch))
+    batch = batch.with_answers(answers_of(algorithm, batch))
     rows = algorithm.rows(batch)
     assert len(rows) == 4
     for row in rows:

@@ -193,7 +193,7 @@ BAD = {
         "def plan(self, lease): return GroupPlan(2000)",
         PLAN + "planned 2000 slots; plan 1 to 1024",
     ),
-    "a kind that is no text": (
+    "a kind that is not text": (
         "def plan(self, lease): return GroupPlan(2, 1)",
         PLAN + "returned the kind 1; it must be text",
     ),

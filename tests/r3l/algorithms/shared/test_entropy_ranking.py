@@ -117,7 +117,7 @@ def batch_of(attempts, entropies):
         values = np.zeros(len(query.token_ids), np.float32)
         values[query.mask] = entropies[query.key[3]]
         answers[query.key] = values
-    return batch.answered(answers)
+    return batch.with_answers(answers)
 
 
 def test_ranks_replace_the_rewards_of_truncated_attempts_alone(make_trajectory):
@@ -130,7 +130,7 @@ def test_ranks_replace_the_rewards_of_truncated_attempts_alone(make_trajectory):
     [group] = batch.groups
     assert len(batch.answers) == 2
     assert entropy_ranking.rewards(batch, group, rank).tolist() == [0.0, 0.4, 0.5]
-    unasked = batch.answered({})
+    unasked = batch.with_answers({})
     assert entropy_ranking.rewards(unasked, group, rank).tolist() == [0.3, 0.4, 0.0]
 
 

@@ -130,6 +130,6 @@ def test_rows_hold_what_the_reference_answered(make_trajectory):
         query.key: np.full(len(query.mask), -i, np.float32)
         for i, query in enumerate(algorithm.queries(batch))
     }
-    rows = algorithm.rows(batch.answered(answers))
+    rows = algorithm.rows(batch.with_answers(answers))
     assert [set(row.reference.tolist()) for row in rows] == [{0.0}, {-1.0}]
     assert all(row.reference is None for row in algorithm.rows(batch))

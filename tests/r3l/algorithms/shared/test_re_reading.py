@@ -61,7 +61,7 @@ def test_the_teacher_reads_the_advice_before_the_step_that_the_reflection_names(
 def test_a_gap_is_the_teachers_log_probability_less_the_policys_and_0_elsewhere():
     algorithm = reading()
     batch = explored(algorithm)
-    [gaps] = algorithm.gaps(batch.answered(answers_of(algorithm, batch)))
+    [gaps] = algorithm.gaps(batch.with_answers(answers_of(algorithm, batch)))
     for gap, attempt in zip(gaps, batch.groups[0].trajectories, strict=True):
         assert gap.tolist() == (0.5 * attempt.responses_from(1)).tolist()
     with pytest.raises(UserError, match=r"call batch = trainer\.answer"):
@@ -87,7 +87,7 @@ def test_an_attempt_that_is_too_long_with_its_advice_is_left_out_and_counted():
     longest = max(len(query.token_ids) for query in algorithm.queries(batch))
     for limit, left in ((longest, 0), (longest - 1, 4)):
         short = reading(reading_limit=limit)
-        assert short.left_out(batch) == left and len(short.readings(batch)) == 4 - left
+        assert short.count_left_out(batch) == left and len(short.readings(batch)) == 4 - left
     assert not any(gap.any() for gap in short.gaps(batch)[0])
 
 
@@ -127,9 +127,9 @@ def test_the_advice_is_put_into_each_attempt_once_for_a_batch(monkeypatch):
     batch, calls = explored(algorithm), []
     advised = Batch.advised
     monkeypatch.setattr(Batch, "advised", lambda *given: calls.append(1) or advised(*given))
-    answered = batch.answered(answers_of(algorithm, batch))  # asks
+    answered = batch.with_answers(answers_of(algorithm, batch))  # asks
     algorithm.gaps(answered)
-    assert algorithm.left_out(answered) == 0 and len(algorithm.readings(answered)) == 4
+    assert algorithm.count_left_out(answered) == 0 and len(algorithm.readings(answered)) == 4
     assert len(calls) == 4
     assert len(reading(advice="{root_cause_analysis}").readings(answered)) == 4 and len(calls) == 8
     assert not answered.as_read(lambda group: True).memo

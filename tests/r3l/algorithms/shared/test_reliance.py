@@ -18,7 +18,7 @@ def test_reliance_is_a_mean_over_the_tokens_from_the_pivot_on(make_trajectory):
     assert query.mask.tolist() == [False] * 7 + [True] * 2 and query.temperature == 0.5
     answer = np.where(query.mask, [0.0] * 7 + [-1.5, -1.1], 0).astype(np.float32)
     [group] = batch.groups
-    found = reliance.reliance(batch.answered({query.key: answer}), group, retry)
+    found = reliance.reliance(batch.with_answers({query.key: answer}), group, retry)
     assert found == pytest.approx(-0.3)  # stored are −1 and −1
     assert reliance.reliance(batch, group, retry) is None
 
@@ -48,7 +48,7 @@ def test_the_guided_policy_is_asked_too_unless_the_current_weights_sampled_the_r
         guided.key: np.array([0, 0, 0, 0, -0.1, -0.1], np.float32),
     }
     [group] = batch.groups
-    delta = reliance.reliance(batch.answered(answers), group, retry)
+    delta = reliance.reliance(batch.with_answers(answers), group, retry)
     assert delta == pytest.approx(-0.2) and reliance.weight(delta) == pytest.approx(
         math.exp(-2 / 3)
     )

@@ -8,7 +8,7 @@ import pytest
 import r3l
 from r3l.algorithms.facts import LeaseFacts, StoredAttempt
 from r3l.algorithms.shared import self_reflection
-from r3l.algorithms.shared.self_reflection import REFLECTING, is_reflecting, planned
+from r3l.algorithms.shared.self_reflection import REFLECTING, is_reflecting, plan_reflecting
 from r3l.records import AttemptKey, GroupPlan, Recalled, SlotResult
 from tests.plug import worlds
 
@@ -30,7 +30,7 @@ def plans(stored, *, epoch=1, below=0.5):
     """How often each failure is shown in 400 leases; None: a plain group."""
     made = Counter()
     for seed in range(400):
-        plan = planned(lease(stored, epoch, seed), 4, below)
+        plan = plan_reflecting(lease(stored, epoch, seed), 4, below)
         made[plan.handed if plan else None] += 1
         assert plan is None or (plan.slots, plan.kind) == (4, REFLECTING)
     return made
@@ -69,8 +69,9 @@ def test_history_is_not_read_for_a_plain_group():
         def __iter__(self):
             raise AssertionError("it was read")
 
-    assert planned(lease(Unread(), epoch=0), 4, 0.5) is None
-    assert planned(lease(Unread(), seed=1), 4, 0.5) is None  # its first random number is 0.51
+    assert plan_reflecting(lease(Unread(), epoch=0), 4, 0.5) is None
+    # The first random number of this seed is 0.51.
+    assert plan_reflecting(lease(Unread(), seed=1), 4, 0.5) is None
 
 
 class Reflecting(r3l.GRPO):

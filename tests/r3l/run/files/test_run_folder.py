@@ -114,7 +114,7 @@ def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
     assert run.token_budget(8192) == 8192
     assert run.service_id("wandb") == "" and run.best_evaluation() is None
     assert run.machine_of(1) == run.bill() == {}
-    for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
+    for read in (run.require_settings, run.settings, run.own_settings, lambda: run.settings_of(1)):
         with pytest.raises(UserError, match=r"nothing: has no config\.yaml"):
             read()
 
