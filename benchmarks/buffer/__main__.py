@@ -7,6 +7,7 @@ python -m benchmarks.buffer peers        a good client next to bad ones
 python -m benchmarks.buffer scale        a small and a large store
 python -m benchmarks.buffer costs        CPU time of operations by the number of groups in flight
 python -m benchmarks.buffer crowd        16 to 1,000 clients that put large results at once
+python -m benchmarks.buffer large        a draw of 2 GB, and a draw beside a query without a match
 """
 
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 
 from benchmarks.buffer.costs import costs
 from benchmarks.buffer.crowd import crowd
+from benchmarks.buffer.large import large
 from benchmarks.buffer.load import load
 from benchmarks.buffer.peers import peers
 from benchmarks.buffer.scale import scale
@@ -32,7 +34,7 @@ def main(context: click.Context, rounds: int, groups: int, folder: Path | None) 
         service_alone(rounds, groups, folder)
 
 
-for command in (throughput, load, peers, scale, costs, crowd):
+for command in (throughput, load, peers, scale, costs, crowd, large):
     main.add_command(command)
 
 

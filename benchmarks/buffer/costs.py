@@ -36,6 +36,7 @@ from r3l.records import GroupPlan, Task
 from r3l.run import config as configuration
 
 PLAN = GroupPlan(2)
+TASKS = 1000
 AT_ONCE = 500  # groups in one transaction while filling
 TIMES = 15
 LARGE_TOKENS = 75_000  # of a result of 0.6 MB
@@ -83,9 +84,10 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.rules = rules_of(configuration.load(None, SETTINGS))
         self.store, self.number, self.made = Store(folder), 0, list[str]()
+        self.tag = ""  # of the groups that it makes
         self.index = Index.load(self.store, self.rules.buffer)
         self.raws = tuple(msgspec.Raw(codec.encode(attempt(slot, 32))) for slot in (0, 1))
-        tasks = tuple(Task(f"t{i}", "w", i) for i in range(1000))
+        tasks = tuple(Task(f"t{i}", "w", i) for i in range(TASKS))
         self.run(lambda work: add_tasks(work, operations.AddTasks(tasks)))
 
     def run(self, work: Work) -> float:
@@ -108,8 +110,12 @@ class Bench:
     def _some(self, work: UnitOfWork, count: int, finish: bool) -> None:
         for _ in range(count):
             row = next_in_cycle(work, PLAN)
-            held = row.with_changes(actor="a", rid=self.rid(), deadline=work.now + 1e5)
+            held = row.with_changes(
+                actor="a", rid=self.rid(), deadline=work.now + 1e5, tag=self.tag
+            )
             work.save(held, "lease")
+            if self.tag:
+                work.txn.add_tag(held)
             if finish:
                 results.put(work, self.put(row.group_id))
             self.made.append(row.group_id)

@@ -5,7 +5,8 @@
 
 Nodes are network namespaces, links are shaped. Engines fetch, check and stage, as actors do, but
 load nothing. Prints, for each transport, what every link carried, when the last engine had the set,
-the memory of staged sets on a node, and the publisher's CPU seconds.
+the memory of staged sets on a node, and the publisher's CPU seconds and memory, in which
+the benchmark's own copy of the set is.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from benchmarks.weights.publisher import LEARNER_ENV
 
@@ -104,7 +106,7 @@ def publish(gb: float, keys: Path, bulk: str) -> None:
                 bits = weights.view(torch.int16)
                 bits += (torch.rand(len(bits)) < CHANGED).to(torch.int16)
             publisher.publish(version, [("w", weights)])
-        print(json.dumps(time.process_time()), flush=True)
+        print(json.dumps([time.process_time(), psutil.Process().memory_info().rss]), flush=True)
 
 
 async def fetch(engines: int, keys: Path, transport: str) -> None:
@@ -160,7 +162,7 @@ def measure(folder: Path, gb: float, nodes: int, engines: int, way: str) -> None
         process.answer()
     for what in ("whole", f"{CHANGED:.0%} changed"):
         publisher.ask("publish")
-        cpu = publisher.answer()
+        cpu, _ = publisher.answer()
         names = ["pub", *(f"n{at}" for at in range(nodes))]
         before, began = [carried(name) for name in names], time.time()
         for member in members:
@@ -168,13 +170,13 @@ def measure(folder: Path, gb: float, nodes: int, engines: int, way: str) -> None
         ended = [member.answer() for member in members]
         links = [(carried(name) - old) / 1e6 for name, old in zip(names, before, strict=True)]
         publisher.ask("cpu")
-        cpu = publisher.answer() - cpu
+        then, memory = publisher.answer()
         print(
             f"{transport:6} {bulk:10} {gb:g} GB, {nodes} x {engines}, {what:11} link of the "
             f"publisher {links[0]:7.1f} MB, of a node {max(links[1:]):6.1f}; last "
             f"{max(at for at, *_ in ended) - began:6.2f} s; staged a node "
-            f"{max(size for _, size, *_ in ended) / 1e6:6.0f} MB; CPU s publisher {cpu:.2f}; "
-            f"failed {sum(failed for *_, failed in ended)}",
+            f"{max(size for _, size, *_ in ended) / 1e6:6.0f} MB; publisher CPU s "
+            f"{then - cpu:.2f}, {memory / 1e6:.0f} MB; failed {sum(each[-1] for each in ended)}",
             flush=True,
         )
     for process in (publisher, *members):

@@ -15,6 +15,7 @@ import pytest
         (["peers", "--rounds", "1", "--calls", "24", "--peer", "nonsense"], "nonsense"),
         (["scale", "--small", "24", "--large", "48", "--rounds", "2"], "draw, median ms"),
         (["costs", "--groups", "0,20"], "20 complete groups, CPU ms: draw of 8, fifo "),
+        (["large", "--mb", "3", "--groups", "20"], "a query without a match among 20 groups: "),
         (["load", "--minutes", "0.05"], '"lost": 0'),
     ],
 )
