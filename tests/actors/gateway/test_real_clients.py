@@ -110,7 +110,7 @@ def played(name: str, options: dict[str, Any]) -> tuple[Trajectory, Calculator, 
             "env.memory_mib=4096",
             "algorithm=grpo",
             "actor.max_response_tokens=1000",
-            "actor.agent.timeout_s=120",
+            "actor.agent.timeout_s=400",  # CrewAI loads for minutes on a busy machine
             "actor.agent.train=all",
         ],
     )
