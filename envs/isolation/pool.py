@@ -251,6 +251,7 @@ class _Worker:
     def __init__(self, config: EnvConfig) -> None:
         self.config = config
         self.sessions, self.end_cause = 0, ""
+        self.refusal = ""  # why the environment of this process could not be made
         self._mark = uuid.uuid4().hex
         self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
         self.calls = asyncio.Queue()
@@ -312,8 +313,10 @@ class _Worker:
                 error = from_wire(answer)
                 _fail(future, error)
                 if request["op"] == "hello" or error.cause == "environment_memory":
-                    # The caller reports the user's errors, in one line.
+                    # Whoever awaits the first worker reports the user's errors, in one line. Of a
+                    # later one its attempts do.
                     wrong = isinstance(error, UserError)
+                    self.refusal = str(error) if wrong else ""
                     self.end_cause = "environment_closed" if wrong else error.cause
                     break
         finally:
@@ -368,8 +371,11 @@ class _Worker:
                 _fail(call[2], self._lost_error())
 
     def _lost_error(self) -> EnvironmentFailed:
+        ended = f"has ended ({self.end_cause})"
+        if self.refusal:
+            ended = f"could not be started: {self.refusal}"
         return EnvironmentFailed(
-            f"{self.config.name}: the worker process of this attempt has ended ({self.end_cause})",
+            f"{self.config.name}: the worker process of this attempt {ended}",
             cause="environment_lost",
         )
 
