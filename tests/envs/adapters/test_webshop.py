@@ -95,7 +95,7 @@ def test_splits_follow_upstream_if_there_are_enough_goals():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"checkout": ""}, "option checkout; clone princeton-nlp/WebShop"),
+        ({"checkout": ""}, "option checkout); clone princeton-nlp/WebShop"),
         ({"checkout": "{empty}"}, "contain web_agent_site/envs/web_agent_text_env.py"),
         ({"checkout": "{bare}"}, "lacks data/items_shuffle_1000.json; "),
         ({"checkout": "{shop}", "goals": "all"}, "goals is 'all'; "),
