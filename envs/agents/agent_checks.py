@@ -27,7 +27,7 @@ WORKSPACE = "workspace"
 NOTHING = "none"
 """A value of the option `snapshot`: copy nothing."""
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
-CHECK_S = 60.0
+CHECK_S = 100.0  # a package that takes a minute to import; below START_S of a worker
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path[0] = sys.argv[1]\n" + (
     "print(*[name for name in sys.argv[2:] if find_spec(name) is None])"
