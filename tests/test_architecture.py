@@ -62,6 +62,7 @@ TOPICS = {
     "buffer/storage/test_full_store.py",
     "buffer/storage/test_immutable_records.py",
     "buffer/wire/test_bad_link.py",
+    "envs/isolation/test_later_worker.py",
     "launch/test_bad_inputs.py",
     "launch/test_killed_launcher.py",
     "learner/offline/test_regraded_agent.py",

@@ -93,7 +93,7 @@ def test_a_long_answer_comes_in_parts_and_looks_at_few_rows_in_each(filled, monk
     assert _queried(filled, QueryGroups(None, "", "trained", 9)) == ([5, 4], 1)
     assert _queried(filled, QueryGroups(None, "x", "trained", 9)) == ([], 1)
     assert _queried(filled, QueryGroups(before="g0000000003")) == ([2, 1], 1)
-    with filled.store.read() as txn, pytest.raises(RecordError, match="no group's id"):
+    with filled.store.read() as txn, pytest.raises(RecordError, match="not a group's id"):
         lookups.query(txn, QueryGroups(before="g" * 600))
 
 
