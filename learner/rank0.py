@@ -99,7 +99,7 @@ class Rank0:
         self.config, self.run = config, run
         self.train_tasks, eval_tasks = tasks
         self.evaluator = Evaluator(client, config, eval_tasks)
-        client.silent = self._wait_for_buffer
+        client.silent, client.waits_for_disk = self._wait_for_buffer, True
         self.fingerprints: dict[int, str] = {}
         self.paid_replies = PaidReplies()
         self.recent_counts = RecentCounts(time.monotonic(), {})

@@ -14,8 +14,10 @@ client that is still open, and issues a ResourceWarning.
 """
 
 import asyncio
+import errno
 import itertools
 import logging
+import os
 import sys
 import threading
 import time
@@ -47,6 +49,7 @@ from buffer.client.watched_link import Link
 from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, give_keys, load
 from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
+from r3l.errors import BufferUnavailable, StoreError
 from r3l.run.process.endpoints import check_endpoint
 
 FIRST_TRY_S = 1.0  # wait for a reply before asking again; doubles
@@ -58,6 +61,9 @@ QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
 """Shortest and longest pause in seconds before a draw is requested again. Between these limits, the
 pause is PAUSE times as long as the last reply took."""
+FULL_DISK = os.strerror(errno.ENOSPC)
+DISK_S = 1.0
+"""Seconds until a request that found no room on the service's disk is sent again."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
 """Half of the service's limit, which also counts requests that the client abandoned."""
 log = logging.getLogger(__name__)
@@ -96,6 +102,7 @@ class _Client:
         client = uuid.uuid4().hex
         self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
         self.silent: Callable[[str], object] = lambda line: None
+        self.waits_for_disk = False  # of a BufferClient: whether it asks again if the disk is full
         self._told = 0.0  # when a part of an answer was told last
         self._prepare()
 
@@ -198,7 +205,7 @@ class BufferClient(_Client, BlockingCalls):
         until = time.monotonic() + call.wait_s
         while True:
             asked = time.monotonic()
-            result = self._read(call)
+            result = self._read_when_stored(call)
             while isinstance(result, Rest):
                 self._tell(result)
                 result = self._read(result.call)
@@ -208,6 +215,22 @@ class BufferClient(_Client, BlockingCalls):
         if result is None:
             call.gave_up()
         return result
+
+    def _read_when_stored(self, call: Call[T]) -> T | Rest:
+        """Sends a request. With `waits_for_disk`, sends it again while the service's disk is full,
+        which undid it; raises BufferUnavailable after `timeout_s` seconds of that."""
+        until = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return self._read(call)
+            except StoreError as error:
+                if not self.waits_for_disk or FULL_DISK not in str(error):
+                    raise
+                if time.monotonic() >= until:
+                    why = f"{self._peer} waited {self.timeout_s:g} s for room on its disk: {error}"
+                    raise BufferUnavailable(why) from error
+                self.silent(f"{self.name} waits until the buffer's disk has room: {error}")
+            time.sleep(DISK_S)
 
     def _read(self, call: Call[T]) -> T | Rest:
         with self._lock:

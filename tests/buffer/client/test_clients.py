@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from buffer import AsyncBufferClient, BufferClient, Wait
 from buffer.client import clients
 from buffer.wire.messages import REQUESTS_IN_FLIGHT
-from r3l.errors import BufferUnavailable, ClientClosed, R3LError
+from r3l.errors import BufferUnavailable, ClientClosed, R3LError, StoreError
 from r3l.records import GroupPlan
 
 ROOT = Path(__file__).parents[3]
@@ -207,4 +208,34 @@ def test_a_wait_for_a_silent_service_can_be_ended():
 
         client.silent = give_up
         with pytest.raises(InterruptedError, match="to stats for 1 s"):
+            client.stats()
+
+
+@pytest.mark.parametrize("timeout_s", [60.0, 0.05])
+def test_a_learners_client_waits_while_the_disk_of_the_service_is_full(
+    serve, monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    served, told, read = serve(), list[str](), BufferClient._read
+    monkeypatch.setattr(clients, "DISK_S", 0.1)
+    full = [StoreError("store /s: mdb_txn_commit: No space left on device", cause="disk")] * 3
+
+    def refused(client: BufferClient, call: Any) -> Any:
+        if full:
+            raise full.pop()
+        return read(client, call)
+
+    with BufferClient(served.endpoint, name="learner", timeout_s=timeout_s) as client:
+        monkeypatch.setattr(BufferClient, "_read", refused)
+        with pytest.raises(StoreError):
+            client.stats()
+        client.waits_for_disk, client.silent = True, told.append
+        if timeout_s < 1:
+            with pytest.raises(BufferUnavailable, match="for room on its disk"):
+                client.stats()
+        else:
+            client.stats()
+            assert len(told) == 2 and "until the buffer's disk has room" in told[0]
+        full.append(StoreError("store /s: the map is used up", cause="disk"))
+        full[:] = full[-1:]
+        with pytest.raises(StoreError, match="used up"):
             client.stats()
