@@ -15,7 +15,7 @@ that, and tells it what happened:
             case GiveUp(error):       # raise the error
 
 If the socket neither sends nor receives, the client says so with `exchange.stuck(now)`. If bytes of
-a large message move, it says so with `exchange.alive(now)`, and the time for the reply begins anew.
+a large message move, it says so with `exchange.alive(now)`, and its wait starts again.
 If the service says that it is at work, the socket is kept, but the deadline stays.
 
 The request keeps its id when it is sent again, so the service carries it out once. Only the first

@@ -20,7 +20,7 @@ class SortedKeys(Generic[K]):
     def __init__(self, width: int = 0) -> None:
         self._chunks: list[list[K]] = []
         self._largest: list[K] = []  # of each chunk
-        self._numbers: list[array[float]] = []  # of each chunk, those of a key beside each other
+        self._numbers: list[array[float]] = []  # by chunk; the numbers of a key stand together
         self._length, self._width = 0, width
 
     def __len__(self) -> int:

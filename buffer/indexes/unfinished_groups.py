@@ -11,7 +11,7 @@ class UnfinishedGroups:
 
     def __init__(self) -> None:
         self._rows: dict[str, GroupRow] = {}
-        self._deadlines = SortedKeys[tuple[float, str]]()  # of those that an actor holds
+        self._deadlines = SortedKeys[tuple[float, str]]()  # of groups that an actor holds
         self._unheld = SortedKeys[str]()  # in lease order
         self._unheld_by_tag: dict[str, SortedKeys[str]] = {}
         self._unheld_by_version = SortedKeys[tuple[int, str]]()  # those that have a version

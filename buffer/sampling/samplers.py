@@ -157,7 +157,7 @@ def _random(
     first = np.argpartition(arrival, count - 1)[:count] if count < len(arrival) else slice(None)
     picked = np.arange(len(arrival))[first][np.argsort(arrival[first], kind="stable")]
     probability = weights[picked] / weights.sum()
-    if count >= len(candidates):  # such as the new groups beside a share that is replayed
+    if count >= len(candidates):  # such as the new groups of a batch that also replays some
         beta = 0.0
     importance = (len(candidates) * probability) ** -beta
     return [

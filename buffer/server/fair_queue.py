@@ -5,8 +5,8 @@
 
 A small request, such as a heartbeat, a lease or a commit, goes before all large ones, which are
 results. So it waits for the transaction under way, and for at most one small request of each other
-client. Some places of every transaction are kept for large requests, so that they too move on; but
-beside small ones, which wait for the same commit, they have few bytes.
+client. Some places of every transaction are kept for large requests, so that they too move on. In a
+transaction with small requests, which wait for its commit, large ones have few bytes.
 Requests of one client may overtake each other, as those that are sent again always could.
 """
 

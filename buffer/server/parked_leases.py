@@ -23,7 +23,7 @@ class ParkedLeases:
 
     def __init__(self) -> None:
         self._line = OrderedDict[str, ReceivedRequest]()  # by id, the next one to try first
-        self._until: dict[str, float] = {}  # also of those that are tried now
+        self._until: dict[str, float] = {}  # includes those that are tried now
         self._by_end = SortedKeys[tuple[float, str]]()
         self._outlook: object = None  # when some of them were tried last
         self._try_at = 0.0
