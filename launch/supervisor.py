@@ -5,6 +5,7 @@ start buffer, learner ─► buffer ready ─► start actors ─► watch progr
        └── restart a dead process ◄──────────────────────────┘ (a learner: from its last checkpoint)
 
 The ports are chosen first. So a process can start before the services that it needs.
+If the supervisor itself is killed, launch/backends/run_keeper.py ends the processes.
 """
 
 import math

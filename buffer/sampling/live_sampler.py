@@ -29,7 +29,7 @@ from r3l.algorithms.facts import RandomSource
 from r3l.errors import RecordError, UserError
 from r3l.notices import notice
 from r3l.records import LARGEST_REWARD
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 from r3l.settings import user_class
 
 STATE_LIMIT = 1 << 20  # bytes of a sampler's state, written at every draw

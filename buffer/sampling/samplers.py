@@ -19,7 +19,7 @@ from buffer.indexes.drawable_groups import numbers_of
 from buffer.storage.stored_rows import GroupRow
 from r3l.algorithms.facts import RandomSource
 from r3l.errors import UserError
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 from r3l.settings import user_class
 from r3l.settings.error_text import one_line
 from r3l.settings.section import Section

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from buffer.storage.stored_rows import GroupRow
 from r3l.records import SUCCESS
-from r3l.run.settings.sampling import TaskSamplerConfig
+from r3l.run.settings.buffer_sampling import TaskSamplerConfig
 from r3l.settings import user_class
 
 Order = npt.NDArray[np.int64]

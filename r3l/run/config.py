@@ -22,11 +22,11 @@ from r3l.run.evaluation_tags import number_text
 from r3l.run.process.endpoints import is_near
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.buffer import BufferConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 from r3l.run.settings.costs import BudgetConfig, CostConfig
 from r3l.run.settings.environment import EnvConfig, by_agent
 from r3l.run.settings.evaluation import EvalConfig
 from r3l.run.settings.learner import ADAPTERS_LR, LearnerConfig
-from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import yaml_text
 from r3l.settings.error_text import one_line
 from r3l.settings.section import Section, in_full

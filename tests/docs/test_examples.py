@@ -24,7 +24,7 @@ from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 from r3l.run.config import load
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 from tests.r3l.algorithms.fakes import group_of
 from tests.r3l.rollout.fakes import always_right, explored, learner_of_advice, reflection
 

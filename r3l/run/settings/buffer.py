@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from r3l.run.settings.sampling import SamplerConfig, TaskSamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig, TaskSamplerConfig
 from r3l.settings.section import LONGEST_S, Section
 
 

@@ -12,7 +12,7 @@ from buffer.tools import store_reads
 from buffer.wire.curve_keys import generate
 from r3l.errors import LimitExceeded, NotFound, RecordError
 from r3l.records import GroupPlan, Task
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,7 @@ from buffer.sampling import live_sampler, samplers
 from buffer.sampling.live_sampler import STATE_LIMIT, LiveSampler
 from r3l import codec
 from r3l.errors import UserError
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 from tests.buffer.sampling.test_samplers import MANY
 
 TEXT = """

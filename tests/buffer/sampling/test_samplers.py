@@ -13,7 +13,7 @@ from buffer.sampling.samplers import FLOOR
 from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
 from r3l.records import GroupPlan
-from r3l.run.settings.sampling import SamplerConfig
+from r3l.run.settings.buffer_sampling import SamplerConfig
 
 
 def _row(number, oldest=0, rewards=(0.0,), uses=0):

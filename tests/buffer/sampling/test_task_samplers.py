@@ -10,7 +10,7 @@ from buffer.sampling.task_samplers import TaskView
 from buffer.storage.stored_rows import GroupRow
 from r3l.errors import UserError
 from r3l.records import AttemptKey, GroupPlan
-from r3l.run.settings.sampling import TaskSamplerConfig
+from r3l.run.settings.buffer_sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
 
