@@ -68,7 +68,7 @@ def test_a_bound_is_shown_with_its_sign_and_is_no_cost() -> None:
                        6, 2)  # fmt: skip
     row = Row("1 M parameters", "workshop, ρ 1", 0.0001, None, (bound,))
     assert "| < 0.10 | < 0.10 | < 0.10 | 6, 2 |" in sentences.every_row([row])
-    assert sentences.cost_of([row]) == "no run was made"
+    assert sentences.cost_of([row]) == "(no runs)"
     assert sentences.pretrained([row]).startswith("No pretrained model has been run")
 
 

@@ -137,22 +137,16 @@ def _range(known: Sequence[Comparison], unit: str) -> str:
 
 
 def cost_of(rows: Sequence[Row]) -> str:
-    """What R³L costs to the same success, over all worlds in which both sides got there."""
-    parts = []
+    """A table of what R³L costs to the same success over each partner: the lowest and the highest
+    ratio of the worlds in which both sides got there."""
+    units, found = ("tokens", "cpu"), []
     for partner, name in PARTNERS.items():
-        known = [found for row in rows if (found := row.over(partner)) is not None]
-        ends = []
-        for unit in ("tokens", "cpu"):
-            values = [
-                each.ratios[unit].value
-                for each in known
-                if unit in each.ratios and each.ratios[unit].kind == "="
-            ]
-            if values:
-                ends.append(f"{min(values):.2f} to {max(values):.2f} times the {UNITS[unit]}")
-        if ends:
-            parts.append(f"{' and '.join(ends)} of {name}")
-    return "; ".join(parts) or "no run was made"
+        known = [each for row in rows if (each := row.over(partner)) is not None]
+        reached = [[each.ratios[unit] for each in known if unit in each.ratios] for unit in units]
+        values = [[ratio.value for ratio in ratios if ratio.kind == "="] for ratios in reached]
+        if any(values):
+            found.append([name, *(f"{min(v):.2f} to {max(v):.2f}" if v else "–" for v in values)])
+    return table(["R³L over", *(UNITS[unit] for unit in units)], found)
 
 
 def missing(read: Everything) -> str:
