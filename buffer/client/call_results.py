@@ -125,7 +125,8 @@ def _result(reply: Any, _: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Rest:
-    """A part of an answer has come. `call`: asks for the next part. `line`: says what came."""
+    """Part of an answer has arrived. `call`: asks for the next part. `line`: describes what has
+    arrived."""
 
     call: Call[Any]
     line: str

@@ -197,8 +197,8 @@ class Exchange:
         return self._reply is not None
 
     def received(self, rid: str, sign: str, frames: Sequence[Frame], now: float) -> None:
-        """Takes a message whose request has the id `rid`, and its sign (buffer.wire.messages).
-        Ignores messages for other requests, and all but the first reply."""
+        """Takes a message about the request `rid`. `sign`: see buffer.wire.messages; "" for a
+        reply. Ignores messages about other requests, and everything after the first reply."""
         if rid != self.rid or self._reply is not None:
             return
         if sign == BUSY:

@@ -48,7 +48,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def check_task(work: UnitOfWork, task: Task, tag: str) -> None:
-    """Raises Conflict if the list of training tasks of `tag` has another task of this id."""
+    """Raises Conflict if `tag` already has a different training task with the same id."""
     index = work.txn.task_index("train", tag, task.task_id)
     if index is not None and work.txn.task("train", tag, index) != task:
         raise Conflict(

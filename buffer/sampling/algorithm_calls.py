@@ -1,7 +1,7 @@
-"""Calls the methods of the run's algorithm that decide in the service: plan, admits, recalls.
+"""Calls the methods through which the run's algorithm decides in the service.
 
-A method may be a user's. If it raises, returns what it must not, or takes longer than LIMIT_S, the
-call fails: the service counts it and uses a default.
+A method may be a user's own. If it raises, returns an invalid value, or takes longer than LIMIT_S,
+the call fails: the service counts the failure and uses a default.
 
     method    default
     plan      the plan of the base class: algorithm.group_size slots

@@ -45,9 +45,9 @@ class TimedWorker:
         self._thread.start()
 
     def run(self, job: Callable[[Ask], T], limit_s: float) -> Outcome[T]:
-        """Carries out a job. Raises TimeoutError if the job takes longer than `limit_s` seconds.
-        Raises whatever is raised by a function that the job asked for. After either error, give the
-        worker up."""
+        """Carries out a job and returns its outcome. Raises TimeoutError if the job takes longer
+        than `limit_s` seconds. Lets through any error of a function that the job asks the caller to
+        call. After either error, give the worker up."""
         until = time.monotonic() + limit_s
         self._jobs.put(job)
         while True:

@@ -252,14 +252,15 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step used one attempt of a draw. Attempts without a gradient have no entry.
+    """How an optimizer step used one attempt of a draw. An attempt without a gradient has no such
+    record.
 
     `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: advantage
     of every token, or with `by_token` the mean over the tokens. `first_step`: index of the first
     trained turn. `weight`: weight of each trained token in the loss, including the group's
-    importance weight. `reliance`: of a retry, mean over its trained tokens of how much less likely
-    each is without the guidance that it read, in nats (r3l.algorithms.shared.reliance); None of
-    other attempts, and of those that were replayed or have no log-probabilities.
+    importance weight. `reliance`: for a retry, how much less likely its trained tokens are without
+    the guidance that it read, in nats, averaged over the tokens (r3l.algorithms.shared.reliance);
+    None for other attempts, and for retries that were replayed or have no log-probabilities.
     """
 
     into: str

@@ -85,9 +85,10 @@ class Put(Request["PutAck"]):
 
 class PutPartial(Request[int]):
     """Stores the progress of an open slot: its result so far, with a trajectory
-    (r3l.rollout.partial). `digest`: that of the encoded result. `data`: the encoded result, or with
-    `since` what is new (buffer.wire.increments) after the stored one with this digest. `serial`:
-    counts what the holder of a lease sends, so that late copies are seen; 0: not counted."""
+    (r3l.rollout.partial). `digest`: the digest of the encoded result. `data`: the encoded result;
+    with `since`, only what is new (buffer.wire.increments) compared with the stored result of that
+    digest. `serial`: grows with each message of a lease's holder, so that late copies are
+    recognised; 0: not counted."""
 
     group_id: str
     actor: str

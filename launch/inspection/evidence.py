@@ -111,13 +111,13 @@ class Evidence:
             self.add_evaluation(evaluation)
 
     def copy(self) -> "Evidence":
-        """Returns a copy, which takes in lines of its own."""
+        """Returns an independent copy: lines added to one do not change the other."""
         other = copy(self)
         other.steps, other.rewards = self.steps.copy(), self.rewards.copy()
         return other
 
     def only_evaluations(self) -> "Evidence":
-        """Returns evidence without any step, and with these evaluations."""
+        """Returns evidence with the same evaluations but no steps."""
         other = Evidence()
         other.evaluations, other.evaluated = self.evaluations, self.evaluated
         return other

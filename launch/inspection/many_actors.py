@@ -27,8 +27,8 @@ def such_as(names: Sequence[str]) -> str:
 
 
 def summary(now: Snapshot, actors: Sequence[Process]) -> Iterator[str]:
-    """Yields lines with counts about many actors on this machine, by their states and by their
-    weights."""
+    """Yields lines that summarise many actors on this machine: how many are in each state, and how
+    many have each version of the weights."""
     memory = sum(process.memory_bytes for process in actors)
     most = max(process.memory_bytes for process in actors)
     yield (

@@ -149,7 +149,7 @@ class Tally:
         return lines
 
     def lines(self) -> list[str]:
-        """Describes the regrade, one thing a line."""
+        """Describes the regrade in lines: one for each kind of failure, then the totals."""
         solved = [sum(reward >= SUCCESS for reward in each) for each in (self.before, self.after)]
         mean = [fmean(each) if each else math.nan for each in (self.before, self.after)]
         return [

@@ -51,9 +51,9 @@ class Batch:
         return replace(self, answers=answers)
 
     def advised(self, attempt: Trajectory, guidance: str, step: int = 0) -> tuple[Int32, Bool]:
-        """Returns an attempt's main conversation with guidance that is given before `step`: token
-        ids, int32 [M], and the mask of its responses, bool [M]. The last tokens are the attempt's
-        own, from `step` on. Raises UserError if the batch has no chat format."""
+        """Returns an attempt's main conversation with guidance inserted before `step`: token ids,
+        int32 [M], and the mask of its responses, bool [M]. From `step` on, the tokens are the
+        attempt's own. Raises UserError if the batch has no chat format."""
         if self.chat is None:
             raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
         return attempt.as_shown(advised(self.chat(), attempt, step, guidance))
@@ -79,7 +79,7 @@ class Batch:
         return own and own + [Source(name, each.group_id, each.trajectory) for each in joined]
 
     def attempts(self, group: Group) -> list[Trajectory]:
-        """Returns the trajectories of `sources`, G of them."""
+        """Returns the trajectories of the G attempts that are trained in a group."""
         return [source.attempt for source in self.sources(group)]
 
     def recalls(self, group: Group) -> int:

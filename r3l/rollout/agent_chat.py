@@ -146,9 +146,9 @@ class AgentChat:
         return refused == ["call_1"]
 
     def with_arguments(self, arguments: str) -> AgentChat:
-        """Returns the chat format for a template that gets further arguments, JSON of a mapping.
-        Leaves out those that the template does not read. Raises UserError if the template does not
-        work with them."""
+        """Returns the chat format with further arguments for the template. `arguments`: a mapping
+        as JSON. Leaves out arguments that the template does not read. Raises UserError if the
+        template does not work with the others."""
         read = self.read_arguments(arguments)
         if not read:
             return self

@@ -57,8 +57,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: Mapping[str, Any], key: str = "rewards") -> dict[str, float]:
-    """Reads the named parts of a step's reward, which are shown but not trained on; or other named
-    numbers, under another `key`. Skips invalid ones, and keeps the first MOST_PARTS."""
+    """Reads the named parts of a step's reward, which are shown but not trained on. With another
+    `key`, reads other named numbers. Skips invalid numbers, and keeps at most MOST_PARTS."""
     given = info.get(key)
     items = given.items() if isinstance(given, dict) else ()
     parts = {

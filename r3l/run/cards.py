@@ -109,7 +109,8 @@ def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequenc
 
 
 def base_model(model: str) -> tuple[str, str]:
-    """Returns a model's name on the hub, or "", and how a card names it. `model`: the setting."""
+    """Returns a model's name on the hub ("" if it has none), and the words that name it in a card.
+    `model`: the setting."""
     if found := _IN_CACHE.fullmatch(model):
         name = f"{found[1]}/{found[2]}"
         return name, f"{name} at {found[3]}"

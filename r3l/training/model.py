@@ -237,8 +237,8 @@ def load_whole(folder: Path, dtype: torch.dtype, called: str, **more: Any) -> An
 
 
 def check_loaded(found: Mapping[str, Any], called: str) -> None:
-    """Raises UserError if a parameter got random numbers, since the folder lacks it or has it in
-    another shape. `found`: what transformers says of loading."""
+    """Raises UserError if loading gave a parameter random numbers, because the folder lacks it or
+    has it in another shape. `found`: what transformers reports about loading."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise UserError(
             f"{called}: {name} has the shape {list(stored)}, but by config.json {list(wanted)}; "

@@ -145,7 +145,8 @@ EMPTY: tuple[Any, ...] = (None, "", {}, [])
 
 
 def plain_type(field: object, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a field's schema without references to `root`, and without an alternative of null."""
+    """Returns a field's schema with its references to `root` resolved and an alternative of null
+    removed."""
     for _ in range(DEPTH):
         if not isinstance(field, dict):
             return {}

@@ -99,8 +99,8 @@ class HiLL(ReflectAndRetry):
         return super().rows(batch) + [row for row in own if row.learns]
 
     def reflection_rows(self, batch: Batch) -> list[Counted]:
-        """Makes the rows of the reflections, before they are weighed. A reflection with several
-        retries has the mean of their w·Â."""
+        """Makes the rows of the reflections, not yet weighed. The advantage of a reflection is the
+        mean of w·Â over its retries."""
         for query in reliance.queries(batch):
             answer_of(batch, query.key)  # raises if it was not asked
         found = []

@@ -72,7 +72,7 @@ class POPE(FromSuccess):
         return self.instruction
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Makes the rows of the attempts as the policy read them."""
+        """Makes rows from the attempts as the policy read them, with the guidance."""
         return super().rows(batch.as_read())
 
     def queries(self, batch: Batch) -> Sequence[Query]:
