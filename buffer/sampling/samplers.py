@@ -122,8 +122,8 @@ def own_settings(kind: type[Sampler], given: Mapping[str, Any]) -> dict[str, Any
                 continue
             if name in SamplerConfig.model_fields or hasattr(Sampler, name) or name == "config":
                 raise UserError(
-                    f"buffer.sampler: {kind.__name__}.{name} has the name of an attribute or a "
-                    "setting of every sampler; rename it (self.config has the settings of all)"
+                    f"buffer.sampler: {kind.__name__}.{name} has the name of an attribute or "
+                    "setting that every sampler has; rename it (self.config holds those settings)"
                 )
             fields[name] = (hint, getattr(kind, name, ...))
     section = create_model(kind.__name__, __base__=Section, **fields)

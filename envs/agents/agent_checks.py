@@ -164,8 +164,8 @@ def check_needs_no_folder(target: str) -> None:
             given = [*node.args.posonlyargs, *node.args.args]
             if len(given) - len(node.args.defaults) > 2 and not node.decorator_list:
                 raise UserError(
-                    f"env agent: reward {target}: needs {given[2].arg!r}, the folder of the "
-                    "attempt, which is not stored; name a function of the task and the calls"
+                    f"env agent: reward {target}: needs {given[2].arg!r}, the attempt's folder, "
+                    "which is not stored; name a function that takes only the task and the calls"
                 )
 
 

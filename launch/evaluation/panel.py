@@ -165,7 +165,7 @@ def write_panel(path: Path, panel: Panel) -> None:
     if not panel.digest:
         raise UserError(
             f"--panel {path}: {panel.failed} of {len(panel.tasks)} tasks could not be opened, so "
-            "that no panel can be written; see which with --show"
+            "no panel can be written; --show lists them"
         )
     values = msgspec.to_builtins(panel)
     lines = ",\n".join(f"  {json.dumps(task)}" for task in values.pop("tasks"))

@@ -112,7 +112,7 @@ class LogitsModule(nn.Module):
             got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV)
             raise UserError(
                 f"model: maps token ids of shape {tuple(ids_BT.shape)} to {got}; it must return "
-                "logits of this shape and one dimension more, the vocabulary"
+                "logits of this shape with the vocabulary as one more dimension"
             )
         # One position more than selected, as PolicyModule has.
         before_BT = select_BT.roll(-1, dims=1)
@@ -252,9 +252,10 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
 
 
 def align(lm: nn.Module) -> None:
-    """Moves a CPU's parameters to multiples of ALIGNMENT. The last bits of a product with a single
-    row depend on where the weights begin, and transformers leaves them where they are in the file.
-    In a checkpoint that is another place than in the model that a run started with."""
+    """Moves parameters on the CPU to addresses that are multiples of ALIGNMENT. The last bits of a
+    product with a single row depend on the address of the weights, which transformers takes from
+    their place in the file. This place differs between a checkpoint and the model that the run
+    started with."""
     for weights in () if torch.cuda.is_available() else lm.parameters():
         if weights.data_ptr() % ALIGNMENT:
             weights.data = weights.data.clone()

@@ -111,8 +111,9 @@ class HarborTasks:
     def opened(
         self, task: Mapping[str, Any], place: Path, environ: Mapping[str, str]
     ) -> "OpenedTask":
-        """Prepares an attempt at a task, whose own folder is `place`. `environ`: what its variables
-        are filled from. Raises EnvironmentFailed if the task is no longer as it was listed."""
+        """Prepares an attempt at a task. `place`: the attempt's own folder. `environ`: the
+        variables that fill the task's own. Raises EnvironmentFailed if the task is no longer as it
+        was listed."""
         name = str(task.get("id"))
         with self.changes(name):
             if name not in self.folders:
@@ -143,8 +144,8 @@ class HarborTasks:
 
 @dataclass(frozen=True)
 class OpenedTask:
-    """A task in an attempt, whose own folder is `place`: work (the agent's) and logs. `environ`:
-    what its variables are filled from, without secrets."""
+    """A task that is being played. `place`: the attempt's own folder, with work (the agent's) and
+    logs. `environ`: the variables that fill the task's own, without secrets."""
 
     tasks: HarborTasks
     task: HarborTask
@@ -278,7 +279,7 @@ def harbor_tasks(
     others: Mapping[str, object],
 ) -> HarborTasks | None:
     """Returns how the tasks of a folder are played; None if `tasks` is not a folder. `others`:
-    options of the agent that such tasks leave no room for. Raises UserError, before anything
+    options of the agent that cannot be combined with such tasks. Raises UserError, before anything
     starts."""
     if not is_folder(tasks):
         if unsandboxed or settings or command.startswith(RUNNER):
@@ -334,8 +335,8 @@ def _check_local(what: str, tasks: Sequence[HarborTask]) -> None:
     ended = run_command(f"tasks: {PRIVATE_VIEW}", [sys.executable, str(PRIVATE_VIEW)])
     if ended.returncode:
         raise UserError(
-            f"{what}: this machine gives users no mount namespaces ({last_error(ended)}), so "
-            f"Harbor's paths such as /app cannot be shown; play them with command={RUNNER}NAME"
+            f"{what}: users of this machine cannot make mount namespaces ({last_error(ended)}), so "
+            f"Harbor's paths such as /app are missing; play the tasks with command={RUNNER}NAME"
         )
     for task in tasks:
         if task.containers:

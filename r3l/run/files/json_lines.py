@@ -34,7 +34,7 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
         end = file.tell()
         file.seek(max(end - 1, 0))
         if file.read(1) not in (b"", b"\n"):
-            log.warning("%s: half a line at its end is removed", path)
+            log.warning("%s: removed an incomplete line at its end", path)
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         line = encoded(value)
         while line:

@@ -26,7 +26,7 @@ def echo(text: str, *, err: bool = False) -> None:
     except OSError as error:
         stream = "standard error" if err else "standard output"
         raise UserError(
-            f"{stream}: cannot be written ({error.strerror}); free its disk, or send it elsewhere"
+            f"{stream}: cannot be written ({error.strerror}); free disk space, or redirect it"
         ) from None
 
 

@@ -145,7 +145,7 @@ def test_a_machine_without_mount_namespaces_is_named(
     script.write_text("import sys\nsys.exit('unshare: Operation not permitted')\n")
     monkeypatch.setattr("envs.agents.task_folders.harbor_tasks.PRIVATE_VIEW", script)
     made(tmp_path / "tasks")
-    what = r"gives users no mount namespaces \(unshare: Operation not permitted\).*command=harbor:"
+    what = r"cannot make mount namespaces \(unshare: Operation not permitted\).*command=harbor:"
     with pytest.raises(UserError, match=what):
         agent(tmp_path / "tasks")
 
