@@ -62,7 +62,7 @@ class ExploreFailed(EpisodeError):
 
 
 class RecordFailed(EpisodeError):
-    """What an attempt or an answer has made cannot be recorded."""
+    """An attempt or an answer was made but cannot be recorded."""
 
 
 class EnvironmentFailed(EpisodeError):

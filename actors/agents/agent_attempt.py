@@ -68,8 +68,8 @@ MakePlayable = Callable[[Task], Playable]
 @dataclass
 class Gateway:
     """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key.
-    `unset`: the environment variables that no agent and no grader gets. `fresh`: those that name a
-    new folder in each attempt. `refused`: the latest requests that were refused."""
+    `unset`: the environment variables that agents and graders do not get. `fresh`: the variables
+    that name a new folder in each attempt. `refused`: the latest requests that were refused."""
 
     policy: Policy
     reader: ReplyReader

@@ -6,7 +6,7 @@ no input or output.
       ▼                         ▼
     bare ────── killed ────► bare second            without the state
 
-No other end is followed by another process: the attempt has failed.
+If a process ends in any other way, no process follows it: the attempt has failed.
 """
 
 from enum import Enum, auto

@@ -5,8 +5,9 @@
     ignored      it changes neither the text nor the form of a reply
     refused      it would, and the gateway cannot do it: 400 with the field's name
 
-Fields of the last kind have values that ask for nothing, such as `logprobs: false`. The log names a
-field that is not followed once. A field that is in no row is such a field, and is counted.
+A field of the last kind is accepted with a value that asks for nothing, such as `logprobs: false`.
+The log names each field that is not followed, once. A field that no row lists is not followed
+either, and is counted.
 """
 
 import logging
@@ -41,7 +42,8 @@ class Field:
     """A field of some dialects; `text.format` is a field of the object `text`.
 
     `kind`: the JSON types that the gateway takes. `neutral`: values that ask for nothing. `idle`:
-    tells further ones. `instead`: what to do if the field is refused.
+    whether another value asks for nothing. `instead`: what the user should do if the field is
+    refused.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The latest requests that the gateway refused, and whose they were.
 
-An attempt whose agent makes no call names them. They show to which address the agent's client sends
-its requests.
+If an attempt's agent makes no call, the error names these requests. They show to which address the
+agent's client sends its requests.
 """
 
 import time

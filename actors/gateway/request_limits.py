@@ -59,8 +59,9 @@ def _marks(raw: bytes) -> int:
 def most_characters(tokenizer: Any, context_length: int) -> int:
     """Returns the most characters of a text that fits a context.
 
-    No token stands for more characters than the longest one of the vocabulary has, which is a run
-    of spaces with most tokenizers. A byte-level vocabulary writes a character as one or several.
+    No token stands for more characters than the longest token of the vocabulary has. In most
+    tokenizers that is a run of spaces. A byte-level vocabulary writes each character as one or more
+    characters.
     """
     return min(MOST_CHARACTERS, context_length * _longest_token(tokenizer) * COMPOSED)
 

@@ -60,14 +60,13 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. The policy reads `guidance` in trained calls of the kind `main`.
 
-    `shown`: what the agent may see of its task. `graded`: a grader gives the reward, so that a
-    result which the agent posts ends the attempt and is not its reward.
-    `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
-    progress before the agent gets the reply. `shapes`: actor.agent.shapes. `restored`: set once a
-    retry's world is put back or the attempt ends. `ended`: set once no further call is answered.
-    `full`: whether the context of a call was full. `passed`: the calls to other models and MCP
-    servers. `names`: the names by which the policy was asked, the name policy for all that the
-    settings decide about.
+    `shown`: what the agent may see of its task. `graded`: a grader gives the reward; a result that
+    the agent posts then only ends the attempt. `at_call`: saves or restores the agent's world while
+    a reply is sampled. `keep`: saves the progress before the agent gets the reply. `shapes`:
+    actor.agent.shapes. `restored`: set once a retry's world is put back or the attempt ends.
+    `ended`: set once no further call is answered. `full`: whether the context of a call was full.
+    `passed`: the calls to other models and MCP servers. `names`: the model names by which the
+    policy was asked. `policy` stands for all names that are known to mean the trained policy.
     """
 
     policy: Policy

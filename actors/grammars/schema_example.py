@@ -2,7 +2,7 @@
 
     schema ─► one schema without $ref and allOf ─► candidates ─► the first that fits
 
-Keywords that neither this module nor actors.grammars.schema_fit knows are not looked at.
+Ignores keywords that neither this module nor actors.grammars.schema_fit knows.
 """
 
 import math

@@ -3,8 +3,8 @@
     publisher ── manifest ─────────────────────────► follow (actors.weights.subscriber)
         └── chunks ─► zmq | relay | ray ─► Transport ─┘ stages the set, checked against the manifest
 
-The manifest always comes from the publisher itself. So a transport that brings other bytes than
-were published is noticed, whatever it is.
+The manifest always comes from the publisher itself. So it is always noticed if a transport brings
+other bytes than those that were published.
 """
 
 import logging

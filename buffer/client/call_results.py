@@ -134,8 +134,8 @@ class Rest:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A client's request. `parse` makes the result from the reply, or says what to ask next. If the
-    result is None, the client repeats the request. After `wait_s` seconds without a result, the
+    """A client's request. `parse` makes the result from the reply, or returns what to ask next. If
+    the result is None, the client repeats the request. After `wait_s` seconds without a result, the
     client calls `gave_up`. `held_s`: how many seconds the service may keep the request."""
 
     arguments: Record
@@ -149,8 +149,8 @@ class Call(Generic[T]):
         return NAMES[type(self.arguments)]
 
     def frames(self, rid: str, *, whole: bool = True) -> list[Frame]:
-        """Returns the request or, if it is large and not to be sent `whole`, the inquiry about
-        it."""
+        """Returns the request. If the request is large and `whole` is false, returns an inquiry
+        about it instead."""
         frames = messages.request_frames(self.operation, rid, self.arguments)
         if whole or len(frames[1]) < LARGE:
             return frames

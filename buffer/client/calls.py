@@ -133,7 +133,7 @@ class Calls:
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
         LeaseLost if `actor` lost the group, Conflict if a slot already has a different result or a
-        name another reflection.
+        name already belongs to a different reflection.
         """
         several = (results,) if isinstance(results, Made) else results
         slots = [each for each in several if isinstance(each, SlotResult)]
@@ -160,9 +160,10 @@ class Calls:
     ) -> Call[int]:
         """Stores a slot's progress for the group's next actor. Returns 0 if the slot is resolved.
 
-        `since`: the encoded progress that the service has; then only what is new is sent. `serial`:
-        grows with each call of a lease's holder, so that a late one is no step back. Raises
-        LeaseLost if `actor` does not hold the lease, ProgressGap if the service lacks `since`.
+        `since`: the encoded progress that the service already has; then only what is new is sent.
+        `serial`: grows with each call of a lease's holder, so that a late call cannot replace newer
+        progress. Raises LeaseLost if `actor` does not hold the lease, ProgressGap if the service
+        lacks `since`.
         """
         encoded = codec.encode(result)
         data, before = encoded, ""

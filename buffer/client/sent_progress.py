@@ -28,8 +28,8 @@ class Client(Protocol):
 
 
 class SentProgress:
-    """The progress of one lease that the service has acknowledged, by slot. `counts`: gets
-    `resent`, how often the service lacked it."""
+    """The progress of one lease that the service has acknowledged, by slot. `counts`: counts as
+    `resent` how often the service lacked it."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts

@@ -114,11 +114,11 @@ class DrawableGroups:
         return self._row(group_id) if group_id in self._ready else None
 
     def complete_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the complete groups whose oldest token is of an earlier version."""
+        """Returns the complete groups whose oldest token is older than `version`."""
         return [self._complete[name] for _, name in self._by_version.below((version, ""))]
 
     def replays_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the trained groups whose oldest token is of an earlier version."""
+        """Returns the replayable groups whose oldest token is older than `version`."""
         found = self._replays_by_version.below((version, ""))
         return [self._replayable[name] for _, name in found]
 

@@ -46,7 +46,7 @@ class UnfinishedGroups:
         return [(tag, self._rows[keys[0]]) for tag, keys in self._unheld_by_tag.items()]
 
     def unheld_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the groups without a holder whose oldest token is of an earlier version."""
+        """Returns the groups without a holder whose oldest token is older than `version`."""
         return [self._rows[name] for _, name in self._unheld_by_version.below((version, ""))]
 
     def due_before(self, moment: float) -> list[GroupRow]:

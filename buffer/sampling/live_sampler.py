@@ -3,11 +3,12 @@
     store ─ saved state ─► restore ─► pick ─ groups of a batch ─► draw
                                        └──── state ─► store, in the draw's transaction
 
-Without `state` a sampler must pick by seed, version and candidates alone. If attributes of it or
-of its class change in `pick`, a restart would lose what they hold, so the pick is refused.
+Without `state` a sampler must pick by seed, version and candidates alone. If `pick` changes
+attributes of the sampler or of its class, the pick is refused, since a restart would lose their
+values.
 
-A user's `pick` runs in another thread, and so does the look at its attributes, so that the writer
-never waits for longer than LIMIT_S.
+A user's `pick` and the check of its attributes run in another thread, so that the writer never
+waits for longer than LIMIT_S.
 """
 
 import logging

@@ -6,8 +6,8 @@
     caller ◄── outcome ── worker
 
 A caller that has waited for too long gives the worker up, and makes another one for its next job.
-Only a worker that was given up is interrupted: it gets SystemExit at its next line of Python. So no
-exception can hit the caller, however the end of a job and the end of the wait coincide.
+Only a worker that was given up is interrupted: it gets SystemExit at its next line of Python. So
+this exception never reaches the caller, even if a job ends just as the wait for it ends.
 """
 
 import ctypes

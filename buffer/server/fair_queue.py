@@ -5,9 +5,10 @@
 
 A small request, such as a heartbeat, a lease or a commit, goes before all large ones, which are
 results. So it waits for the transaction under way, and for at most one small request of each other
-client. Some places of every transaction are kept for large requests, so that they too move on. In a
-transaction with small requests, which wait for its commit, large ones have few bytes.
-Requests of one client may overtake each other, as those that are sent again always could.
+client. Some places of every transaction are kept for large requests, so that they too move on. A
+transaction with small requests takes only a few bytes of large ones, since the small requests wait
+for its commit. Requests of one client may overtake each other, as those that are sent again always
+could.
 """
 
 import threading

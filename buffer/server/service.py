@@ -8,8 +8,8 @@
 The front checks messages and passes requests on. It refuses malformed, unknown and oversized
 requests itself. It never stops reading its socket, because libzmq would keep unread messages in
 memory. When too many bytes wait for the writer, it drops requests, large requests first. Their
-clients send them again. It recognises what is sent again (buffer.server.repeats). Requests that
-wait for the writer are taken in turns (buffer.server.fair_queue).
+clients send them again. It recognises requests that are sent again (buffer.server.repeats).
+Requests that wait for the writer are taken in turns (buffer.server.fair_queue).
 """
 
 import logging

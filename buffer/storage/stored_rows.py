@@ -205,11 +205,11 @@ def is_closed(purpose: Purpose, state: GroupState) -> bool:
 
 
 class ProgressLink(Record):
-    """A link of the chain of a slot's progress (buffer.groups.progress). `data`: the encoded result
-    so far in the first link, and in each later one what is new (buffer.wire.increments). `digest`:
-    that of the encoded result so far. `rid`: id of the lease request of its sender. `serial`:
-    counts what a lease's holder sent; 0 if it does not count. `nbytes`: size of the chain up to
-    it."""
+    """A link of the chain of a slot's progress (buffer.groups.progress). `data`: in the first link
+    the encoded result so far, in a later link only what is new (buffer.wire.increments). `digest`:
+    digest of the encoded result so far. `rid`: id of the sender's lease request. `serial`: the
+    sender's count of what it sent under this lease; 0 if it does not count. `nbytes`: size of the
+    chain up to this link."""
 
     data: bytes
     digest: str

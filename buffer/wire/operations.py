@@ -124,7 +124,7 @@ class DrawGroups(Request["DrawHead"]):
 
 class GetDrawn(Request["Records"]):
     """Asks for the next part of a draw's records: its groups, then its recalled attempts. `at`:
-    number of the first."""
+    number of the first record to send."""
 
     draw_id: Integer
     at: Natural
@@ -220,9 +220,9 @@ class GetStats(Request["BufferStats"]):
 class Lease(Record):
     """A group to explore. `accepted`, `reflections`: results and reflections of earlier holders.
     `partial`: unfinished results of earlier holders. `handed`: those stored attempts of the plan
-    that still exist. `deadline_s`: seconds until the lease expires. On the wire these results and
-    reflections follow the lease, and `following` has the numbers of accepted ones, of partial ones
-    and of reflections."""
+    that still exist. `deadline_s`: seconds until the lease expires. On the wire, these results and
+    reflections follow the lease. `following`: how many accepted results, partial results and
+    reflections there are."""
 
     group_id: str
     task: Task
@@ -322,7 +322,8 @@ class BufferStats(Record):
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow
-    - `full_ago_s`: seconds since a connection last found no place; None if each found one
+    - `full_ago_s`: seconds since a connection was last refused because the service was full, or
+      None
     - `cpu_s`: CPU seconds of the service; `started`: when it started, seconds since the epoch
     """
 

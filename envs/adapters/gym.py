@@ -26,11 +26,11 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 class Gymnasium:
     """The registered environment `env_id`, which may be `module:Id`.
 
-    `make`: arguments of its constructor; `prompt`: what the system prompt says of the task;
-    `actions`: names of numbered actions, in order; `pays`: own rewards, or 1 to finish and nothing
-    else (default: see
-    gym_worlds.WORLDS); `max_steps`: step limit (0: the registered one);
-    `success_threshold`: total reward of a full success; `max_response_tokens`: token limit.
+    `make`: arguments of its constructor; `prompt`: what the system prompt says about the task;
+    `actions`: names of numbered actions, in order; `pays`: own (the environment's rewards) or
+    finish (1 for finishing, else 0; default: see gym_worlds.WORLDS); `max_steps`: step limit (0:
+    the registered one); `success_threshold`: total reward of a full success; `max_response_tokens`:
+    token limit.
     """
 
     replans = True

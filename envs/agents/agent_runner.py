@@ -74,8 +74,8 @@ class AgentRunner(Protocol):
     ) -> Soon[AgentFacts]:
         """Makes a new folder for an attempt at a task. Ends an earlier attempt. `secret`: the names
         of environment variables that no process of the attempt gets, besides those that the worker
-        lacks. `stored`: the attempt was
-        played before, so the folder stays empty and the grader does not get it."""
+        lacks. `stored`: the attempt was played before, so the folder stays empty and the grader
+        does not get it."""
 
     def start(
         self, variables: dict[str, str], fresh: list[str] | None = None

@@ -1,4 +1,5 @@
-"""A folder of an attempt, opened once. What an agent puts in its place or into it is not followed.
+"""A folder of an attempt, opened once. Links that an agent puts in its place or into it are not
+followed.
 
 attempt's folder   work (the agent's), and the files of the agent's process
 NAME-…             the files of another process, such as an MCP server, in the attempt's folder

@@ -3,8 +3,8 @@
     steps ───────► counts of attempts, the newest steps, mean rewards of blocks of attempts
     evaluations ─► the first, the best and the newest one
 
-Its memory does not grow with the run. The steps of an earlier r3l do not say how many attempts they
-had; what counts attempts takes them for 0.
+Its memory does not grow with the run. Steps that an earlier version of r3l wrote do not say how
+many attempts they had; they count as 0 attempts.
 """
 
 import math
@@ -66,8 +66,8 @@ class Window:
         return fmean((metrics[tag] for metrics in known), weights) if known else 0.0
 
     def median(self, tag: str) -> float:
-        """Returns the median of a metric over the steps that have it; NaN, which is neither below
-        nor above a limit, if the steps are not enough or fewer than three have it."""
+        """Returns the median of a metric over the steps that have it. If there are not enough steps
+        or fewer than three have it, returns NaN, which is neither below nor above any limit."""
         values = self.values(tag)
         return median(values) if self.enough and len(values) > 2 else math.nan
 
@@ -80,12 +80,11 @@ class Window:
 class Evidence:
     """What the lines so far say.
 
-    `attempts`, `successes`: of training, retries included. `since_success`, `since_contrast`:
-    attempts in the steps after the last one with a success (or evaluation with one), or with a
-    group of unequal rewards.
-    `since_improvement`: retries in the steps after the last one in which a retry was better.
-    `first`: the first steps, just enough to judge. `evaluations`: the first, the best and the
-    newest; () without any.
+    `attempts`, `successes`: in training, retries included. `since_success`: attempts since the last
+    step or evaluation with a success. `since_contrast`: attempts since the last step with a group
+    of unequal rewards. `since_improvement`: retries since the last step in which a retry was
+    better. `first`: the first steps, just enough to judge. `evaluations`: the first, the best and
+    the newest; () without any.
     """
 
     def __init__(self, steps: Iterable[StepLine] = (), evals: Iterable[EvalLine] = ()) -> None:
@@ -152,8 +151,8 @@ class Evidence:
 
     @property
     def recent(self) -> Window:
-        """The newest steps: NEWEST attempts or more, if there are that many, and LOOKED_AT steps or
-        more."""
+        """The newest steps: at least LOOKED_AT of them, and more if these have fewer than NEWEST
+        attempts."""
         return Window(self.steps)
 
     @property

@@ -90,9 +90,9 @@ def guidance(steps: Sequence[StepLine]) -> Reason | None:
 
 
 def reliance(steps: Sequence[StepLine]) -> str:
-    """Says the mean reliance of retries on their guidance (r3l.algorithms.shared.reliance) over the
-    last GAIN_STEPS steps that trained retries, as the end of a line; "" if there are no such
-    steps."""
+    """Returns the end of a line with the mean reliance of retries on their guidance
+    (r3l.algorithms.shared.reliance) over the last GAIN_STEPS steps that trained retries; "" if
+    there are none."""
     tag = "learner/reliance"
     known = [step.metrics[tag] for step in steps if tag in step.metrics][-GAIN_STEPS:]
     return f"; reliance {fmean(known):+.2f} nats a token" if known else ""

@@ -1,7 +1,7 @@
 """Compares the mean rewards of blocks of attempts over a whole run: the first, the best, the last.
 
-The noise of a block is told from the differences of neighbours (von Neumann 1941), which neither a
-slow rise nor a single fall makes much larger.
+The noise of a block is estimated from the differences between neighbours (von Neumann 1941),
+because neither a slow rise nor a single fall makes these much larger.
 """
 
 import math

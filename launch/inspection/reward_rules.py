@@ -1,7 +1,7 @@
 """Suspects that a run's reward is hacked, from its steps and evaluations. Changes nothing.
 
     part       one part of the reward rises, and so does the reward, while another part falls;
-               only if the parts add up to the reward, and not of a penalty
+               only if the parts add up to the reward, and the falling part is no penalty
     success    the reward rises while the share of successes falls, in training or held out
     length     the longer response of a group earns more, and responses become longer; or nearly
                all reward is length, and it rises, but not the held-out success

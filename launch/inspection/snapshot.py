@@ -262,7 +262,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 def stored(folder: Path, *, is_needed: bool = False) -> Buffer:
     """Reads from the store how many groups and results it has, and how much space is free.
-    `is_needed`: the run has steps, so that a store which is missing was lost."""
+    `is_needed`: the run has steps, so a missing store was lost."""
     if not (folder / "data.mdb").is_file():
         return Buffer(damage=f"{folder / 'data.mdb'} is missing" if is_needed else "")
     try:

@@ -1,6 +1,6 @@
 """Measures what else earns reward: long responses, or one short reply to every problem.
 
-Only base attempts count that were played from their beginning.
+Counts only base attempts that were played from their beginning.
 """
 
 from collections import Counter, OrderedDict

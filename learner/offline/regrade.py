@@ -116,7 +116,7 @@ def check_can_judge(config: RunConfig) -> None:
 class Tally:
     """What a regrade did. `before`, `after`: rewards of the attempts that were judged. `left_out`:
     number of attempts that could not be judged, by kind; `first`: the first one of each kind, as
-    text. `causes`: their number by cause."""
+    text. `causes`: the number of these attempts by cause."""
 
     store: str
     groups: int = 0

@@ -9,9 +9,9 @@
               loss      named parts, which the trainer adds
               metrics   what else is reported of a step's groups
 
-The service's methods must be pure and quick, and run without torch. A method that raises there or
-in the actor costs a counted cause, not the run. Every method has a default: N attempts at a task,
-advantages R − mean, a policy gradient.
+The service's methods must be pure and quick, and run without torch. If a method raises there or in
+the actor, the failure is counted by its cause, and the run goes on. Every method has a default: N
+attempts at a task, advantages R − mean, a policy gradient.
 
 G: the number of attempts in a group. Importing this module does not import torch.
 """
@@ -137,8 +137,8 @@ class Algorithm(Section):
 
     @property
     def repeats_prefixes(self) -> bool:
-        """Whether most rows repeat a prefix of another row. A run with padded rows, which compute
-        it each time, is then refused."""
+        """Whether most rows repeat a prefix of another row. A run with padded rows, which would
+        compute each prefix again, is then refused."""
         return False
 
     # ── what the defaults are made of ───────────────────────────────────────────────────
@@ -152,10 +152,10 @@ class Algorithm(Section):
     def token_advantages(
         self, batch: Batch, found: Sequence[Advantages]
     ) -> Sequence[Sequence[Float64]] | None:
-        """Returns advantages of single tokens, float64 [L] for each attempt of each group, in place
-        of the attempts' own (`found`); None: all tokens have their attempt's advantage. The tokens
-        are those of the main conversation; r3l.algorithms.credit.by_step spreads values of
-        steps."""
+        """Returns advantages of single tokens, float64 [L] for each attempt of each group, which
+        replace those of the attempts (`found`). None: every token has its attempt's advantage. The
+        tokens are those of the main conversation; r3l.algorithms.credit.by_step turns values of
+        steps into values of tokens."""
         return None
 
     def advantages(self, batch: Batch) -> list[Advantages]:

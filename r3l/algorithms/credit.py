@@ -96,8 +96,8 @@ def token_weights(
         sum                    1 / R                       the mean over trajectories of Σ_t
 
     A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" reads `groups`.
-    `among`: lengths and groups of the trajectories that R, M, |G_i| and Σ_j |τ_j| count, if these
-    are others.
+    `among`: lengths and groups of other trajectories, for which R, M, |G_i| and Σ_j |τ_j| are then
+    computed.
     """
     counted, members = among or (lengths, groups)
     if normalize == "group":

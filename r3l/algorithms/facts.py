@@ -1,4 +1,5 @@
-"""What the buffer service tells an algorithm: facts of groups and stored attempts, without tokens.
+"""What the buffer service tells an algorithm: facts about groups and stored attempts, without
+tokens.
 
 at the lease        LeaseFacts ─► Algorithm.plan
 group complete      GroupFacts ─► Algorithm.admits

@@ -1,4 +1,4 @@
-"""Queries: what an algorithm wants to know of the model before it makes its rows.
+"""Queries: what an algorithm asks the model before it makes its rows.
 
     queries(batch) ─► one pass without gradients, over all ranks ─► batch.answers ─► rows(batch)
 

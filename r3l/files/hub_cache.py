@@ -3,7 +3,8 @@
     name@revision ─► refs/REVISION ─► snapshots/COMMIT       in the cache; no network is needed
          └─► listing ─► chosen files ─► download             the reference is written last
 
-A reference without all of its files is left by other programs alone: by `hf download`, interrupted.
+Only other programs leave a reference without all of its files, such as an interrupted `hf
+download`.
 """
 
 import errno

@@ -3,9 +3,9 @@
     owner/name[:configuration]@split ─► user's cache ─► files of the split ─► rows
                                              └─ no ─► NotDownloaded ─► (after consent) those files
 
-Which files a split has is what the data set's README says under `configs`. Without that, a file
-belongs to the split that its name or its folder names. All files of the commit are asked, not those
-in the cache alone, so that a part that is missing is noticed.
+The data set's README lists the files of a split under `configs`. Without such a list, a file
+belongs to the split that its name or its folder names. All files of the commit are considered, not
+only those in the cache, so a missing part is noticed.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Compares a model folder's weights with what its index and its config.json say of them. Reads only
-the headers of the files."""
+"""Compares a model folder's weights with what its index and its config.json say about them. Reads
+only the headers of the files."""
 
 import json
 import re

@@ -120,7 +120,7 @@ class AttemptKey(Record):
 
 
 class GroupPlan(Record):
-    """What a group is to be. It is complete once each of its `slots` has a result.
+    """The plan of a group. The group is complete once each of its `slots` has a result.
 
     `kind`: an algorithm's word for how the group is explored; "" is its usual way. `handed`: stored
     attempts that the actor gets with the lease; the buffer hands out at most 64, of 4 MiB.

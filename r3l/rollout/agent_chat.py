@@ -111,8 +111,8 @@ class AgentChat:
     """A chat format for tool calls. Raises UserError if the template takes tools, but appending a
     message changes earlier text.
 
-    A template that takes only tool-call ids of nine letters and digits, as Mistral's, gets such ids
-    in place of others, equal ones for equal ids.
+    Some templates, such as Mistral's, accept only tool-call ids of nine letters and digits. Such a
+    template gets ids of this form in place of the real ones, and equal ids stay equal.
     """
 
     def __init__(self, chat: ChatFormat) -> None:
@@ -169,7 +169,7 @@ class AgentChat:
         return self._others[key]
 
     def read_arguments(self, arguments: str) -> dict[str, Any]:
-        """Returns those arguments that the template's text names. `arguments`: a mapping as
+        """Returns the arguments whose names occur in the template. `arguments`: a mapping as
         JSON."""
         given = json.loads(arguments)
         template = str(self.chat.tokenizer.chat_template) if given else ""

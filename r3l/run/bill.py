@@ -23,7 +23,7 @@ class Usage:
     `sampled`, `read`, `trained`: tokens. `read`: given to engines as prompts, also those in a
     prefix cache. `trained`: of the rows of all steps, prompts included. `cpu_s`: CPU time, with
     that of the processes that it started. `gpu_s`: its GPUs, each for as long as it ran. `wall_s`:
-    of a learner, how long it ran.
+    how long a learner ran; 0 for other processes.
     """
 
     sampled: float = 0.0

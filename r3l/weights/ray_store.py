@@ -3,9 +3,9 @@
     learner ── object a chunk ─► store of its node ─► store of another node ─► its engines
         └── references ─► Registry (an actor of Ray) ── references ──────────────┘
 
-An object is what a subscriber with the version before needs: a patch, or the whole chunk. It begins
-with a keyed checksum (r3l.weights.keyed_sums), if there is a key. Ray itself neither encrypts nor
-checks what its nodes send each other.
+An object is what a subscriber with the previous version needs: a patch, or the whole chunk. It
+begins with a keyed checksum (r3l.weights.keyed_sums), if there is a key. Ray itself neither
+encrypts nor checks what its nodes send each other.
 """
 
 from collections import deque

@@ -1,7 +1,8 @@
 """Puts the typed actions and observations of an OpenEnv environment into text, by its JSON schemas.
 
-An action that is one text field is that text, and one number or other value is its JSON. Any other
-action is a JSON object. An observation is the text of its only field, or a JSON object.
+An action with a single field is written as the value of that field: text as it is, any other value
+as JSON. Any other action is a JSON object. An observation is the text of its only field, or a JSON
+object.
 """
 
 import json

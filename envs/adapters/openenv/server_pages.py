@@ -100,7 +100,7 @@ def schemas_of(name: str, url: str) -> dict[str, dict[str, Any]]:
 
 
 def description_of(name: str, url: str) -> str:
-    """Returns what a server says of its task; "" if it says nothing of its own."""
+    """Returns the server's description of its task; "" if it has none of its own."""
     said = page(name, url, "/metadata")
     said = said if isinstance(said, dict) else {}
     title, text = (str(said.get(key) or "") for key in ("name", "description"))

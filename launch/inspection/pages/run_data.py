@@ -1,4 +1,4 @@
-"""Reads what a run's page shows. What cannot be read is named, and the rest is read all the same.
+"""Reads what a run's page shows. Names whatever cannot be read, and still reads the rest.
 
 config.yaml, versions.json, machines.jsonl ─┐
 progress.jsonl, skipped.jsonl, hangs.jsonl ─┼─► RunData ─► launch.inspection.pages.run_page
@@ -50,8 +50,9 @@ class Course:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store tells. `rows`: facts of all groups, oldest first. `trained`: tasks seen in
-    training, before and after. `retries`: retries that earned more, each with its task."""
+    """What the page shows from the store. `rows`: facts of all groups, oldest first. `trained`:
+    tasks seen in training, before and after. `retries`: retries that earned more, each with its
+    task."""
 
     rows: Sequence[dict[str, Any]] = ()
     trained: Sequence[Course] = ()

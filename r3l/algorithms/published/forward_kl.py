@@ -3,12 +3,13 @@ every token of its own attempt the policy imitates the one that has read the adv
 
     term = −Σ_t Σ_v π_g(v | x, advice, y_<t) log π(v | x, y_<t)        v among the k likeliest
 
-A row trains one token at each position, so the inner sum is drawn: at each position one v from π_g
-among its k likeliest tokens, weighed with the probability m_t that π_g gives to all k. In
-expectation this is the gradient of the sum. If v is the attempt's own token, a row of the attempt
-trains it. Each other v has a row of its own: the prefix and v. Rows share the tokens of a prefix,
-which are computed once where rows are packed as trees. An attempt has at most `other_tokens` such
-rows: of n > `other_tokens` positions that many are drawn, and weigh n/`other_tokens` times as much.
+A row trains one token at each position, so the inner sum is sampled: at each position, one v is
+drawn from π_g among its k likeliest tokens, and weighed with the probability m_t that π_g gives to
+all k. In expectation this is the gradient of the sum. If v is the attempt's own token, a row of the
+attempt trains it. Each other v has a row of its own: the prefix and v. Rows share the tokens of a
+prefix, which are computed once where rows are packed as trees. An attempt has at most
+`other_tokens` such rows. Of n > `other_tokens` positions, only that many are drawn, and each weighs
+n/`other_tokens` times as much.
 """
 
 from __future__ import annotations

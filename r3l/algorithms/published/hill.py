@@ -5,10 +5,10 @@ what its retry earns, or less if the retry relied on it.
     Δ, w     reliance of the retry, w = exp(min(Δ, 0)/0.3)        r3l.algorithms.shared.reliance
     loss     GRPO's, and λ times the same loss on the tokens of the reflection, with w·Â(retry)
 
-A reflection weighs as an attempt does: its ratio to the policy that wrote it is clipped, and it is
-one of the step's attempts in the mean, however few reflections there are. Its term takes the place
-of R³L's auxiliary loss. That a reflection is paid by the retry is Reflect, Retry, Reward (arXiv
-2505.24726).
+A reflection weighs as much as an attempt: its ratio to the policy that wrote it is clipped, and it
+counts as one of the step's attempts in the mean, however few reflections there are. Its term
+replaces R³L's auxiliary loss. Rewarding a reflection with the result of its retry is the idea of
+Reflect, Retry, Reward (arXiv 2505.24726).
 """
 
 from __future__ import annotations

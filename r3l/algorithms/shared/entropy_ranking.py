@@ -28,8 +28,8 @@ def is_truncated(attempt: Trajectory) -> bool:
 
 
 def truncated(group: Group) -> list[int]:
-    """Returns which of a group's attempts are ranked, by their place in `group.trajectories`: the
-    truncated ones, if none of the group succeeded."""
+    """Returns which of a group's attempts are ranked, by their place in `group.trajectories`. These
+    are the truncated ones, or none if any attempt of the group succeeded."""
     attempts = group.trajectories
     if any(attempt.reward >= SUCCESS for attempt in attempts):
         return []

@@ -3,12 +3,12 @@
     service   the task's history ─► choose ─► a stored attempt and the group's kind ─► the plan
     actor     start_of ─► a step k of it ─► every slot: its first k steps, replayed, then new ones
 
-All attempts of such a group start at the same step: with its prefix the task is another task, whose
-attempts are compared with each other. The prefix is read and never trained on
-(r3l.algorithms.credit). All other groups play the task from its beginning.
+All attempts of such a group start at the same step, so that they can be compared: with a prefix, a
+task is a different task. The prefix is read and never trained on (r3l.algorithms.credit). All other
+groups play the task from its beginning.
 
-Where an algorithm stands with a task is read from the history: the kinds of its groups, and how
-they ended. A group of kind "" plays from the beginning.
+An algorithm reads its progress on a task from the history: the kinds of its groups, and how they
+ended. A group of kind "" plays from the beginning.
 """
 
 from collections.abc import Sequence

@@ -33,8 +33,8 @@ def fix_threads(count: int | None = None) -> None:
     uses fewer.
 
     Without this call MKL may use fewer threads than it is given, such as one for each physical
-    core. `torch.set_num_threads` also switches that off. The setting is of the whole process. So
-    the programs of r3l call this function, but its library does not.
+    core. `torch.set_num_threads` also switches that off. The setting applies to the whole process.
+    So r3l's programs call this function, but its library does not.
     """
     torch.set_num_threads(count or torch.get_num_threads())
 
