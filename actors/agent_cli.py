@@ -66,7 +66,7 @@ def check(file: Path, model: str | None, oracle: bool, overrides: tuple[str, ...
     if len(config.env.names) > 1 or not config.env.has_agents:
         raise UserError(f"env {config.env.title}: is not an agent; use r3l-env check NAME")
     if oracle and model is not None:
-        raise UserError("--oracle asks no model; leave out --model")
+        raise UserError("--oracle uses no model; leave --model out")
     lines = check_solutions(config) if oracle else None
     sys.exit(
         asyncio.run(_print(lines or (_made_up(config) if model is None else _sampled(config))))

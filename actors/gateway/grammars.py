@@ -74,8 +74,8 @@ def _calls(reader: ReplyReader, request: AgentRequest) -> Format:
     calls = reader.format_of_calls(allowed_tools(request), parallel=request.parallel)
     if calls is None:
         raise UserError(
-            f"tools and a shape, or a forced call: the tool parser {reader.tool_parser} has no "
-            "grammar of its calls; ask for the shape with tool_choice none, and for calls with auto"
+            f"tools with a shape, or a forced call: the tool parser {reader.tool_parser} has no "
+            "grammar for its calls; ask for a shape with tool_choice none, for calls with auto"
         )
     return calls
 

@@ -47,8 +47,8 @@ class OtherModels:
                 assert self.client
             except (ImportError, ValueError) as error:
                 raise UserError(
-                    f"actor.agent.models: the proxy of the environment variables cannot be used "
-                    f"({error})"
+                    "actor.agent.models: the proxy that the environment variables name cannot be "
+                    f"used ({error}); correct or unset it"
                 ) from None
 
     @cached_property

@@ -188,7 +188,7 @@ def _table(file: Path, repo: Repository) -> Iterator[Any]:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(
-            f"{repo.title}: {file.name} is Parquet, which the package pyarrow reads; "
+            f"{repo.title}: {file.name} is a Parquet file, which needs the package pyarrow; "
             f"{install('math')}"
         ) from None
     for batch in parquet.ParquetFile(file).iter_batches():  # its errors are ValueError and OSError

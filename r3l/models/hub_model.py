@@ -60,7 +60,7 @@ def needed_files(listed: Listing, *, trained: bool = True) -> list[str]:
     if trained and (kind := quantization(_json(config))):
         raise UserError(
             f"{title}: its weights are quantized ({kind}), and the learner cannot train such "
-            "weights; give the model that it was made of, in bfloat16 or float32"
+            "weights; give the model that it was made from, in bfloat16 or float32"
         )
     if index := listed.read(INDEX):
         weights = sorted(_indexed(index))

@@ -110,6 +110,6 @@ async def listed_answers(env: Playable) -> list[str]:
 def without_answers(task: Task) -> UserError:
     """Returns the error of `eval.exact` for a task without listed answers."""
     return UserError(
-        f"eval.exact=true: env {task.env} lists no right answers of task {task.task_id}, as none "
-        "of its responses decides an attempt or too many would be right; leave eval.exact out"
+        f"eval.exact=true: env {task.env} lists no right answers of task {task.task_id}: no single "
+        "response decides an attempt, or too many would be right; leave eval.exact out"
     )

@@ -241,7 +241,7 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
     has it in another shape. `found`: what transformers reports about loading."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"{called}: {name} has the shape {list(stored)}, but by config.json {list(wanted)}; "
+            f"{called}: {name} has the shape {list(stored)}, but config.json says {list(wanted)}; "
             "copy config.json and weights from the same place"
         )
     if missing := sorted(found["missing_keys"]):

@@ -305,15 +305,17 @@ def _played(tasks: str, command: str, python: str, unsandboxed: bool, settings: 
         raise UserError(f"{what}: command {RUNNER} names no agent; write {RUNNER}NAME")
     if not own and not unsandboxed:
         raise UserError(
-            f"{what}: their tests would run as your user, and so would the agent; unsandboxed=true "
-            f"allows it, or command={RUNNER}NAME plays them in containers with Harbor's runner"
+            f"{what}: their tests would run as your user, and so would the agent; allow that with "
+            f"unsandboxed=true, or play them in Harbor's containers with command={RUNNER}NAME"
         )
     if unsandboxed and own and command not in (ORACLE, NOTHING):
         raise UserError(
             f"{what}: command {command} needs Harbor's containers; leave unsandboxed out"
         )
     if unsandboxed and settings != NO_SETTINGS:
-        raise UserError(f"{what}: harbor is for Harbor's runner; leave out one of the two")
+        raise UserError(
+            f"{what}: harbor is only for Harbor's runner; leave out harbor or unsandboxed"
+        )
     if is_url(command):
         raise UserError(
             f"{what}: command {command}: a server does not see a task's files; name a program or a "

@@ -170,7 +170,7 @@ def test_one_file_needs_no_index_and_a_null_is_no_quantization(model: Path) -> N
     edit(model, "config.json", quantization_config=None)
     assert checked(model) == ""
     (model / SINGLE).rename(model / "weights.safetensors")
-    assert "its weights are weights.safetensors, without" in checked(model)
+    assert "its weights are in weights.safetensors, but" in checked(model)
 
 
 def test_weights_that_are_not_loaded_may_have_other_layers(model: Path) -> None:
