@@ -32,11 +32,10 @@ class FirstStep:
     `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
     an agent, without the step. `answers`: how many right answers the environment lists.
 
-    `for_nothing`: the reward, as a share of a full success, of an attempt that an empty response
-    ends; 0 if no such response was tried. `replayable`: whether the steps of a stored attempt can
-    be played again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot
-    or by replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows
-    it."""
+    `for_nothing`: what an attempt earns, as a share of a full success, if an empty response ends
+    it; 0 if that was not tried. `replayable`: whether the steps of a stored attempt can be played
+    again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot or by
+    replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows it."""
 
     prompt: int
     budget: int

@@ -144,8 +144,8 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
 
 def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Amount:
     """Sets the priorities of groups, for the sampler. Returns how many were set. Leaves out groups
-    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for a
-    number that cannot be a priority; then none is set."""
+    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for an
+    invalid priority; then none is set."""
     if len(args.priorities) > operations.GROUPS_LIMIT:
         raise LimitExceeded(
             f"{len(args.priorities)} priorities: at most {operations.GROUPS_LIMIT} in one request"

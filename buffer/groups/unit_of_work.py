@@ -27,7 +27,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Rules:
     """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step.
-    `model`: the setting of this name."""
+    `model`: the run's setting `model`."""
 
     buffer: BufferConfig
     groups_per_step: int
@@ -123,7 +123,8 @@ class UnitOfWork:
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expires a group and records the cause. The group's results stay readable.
 
-        `last`: what the last put brought, which is not in the tables `part` and `reflection`.
+        `last`: the results and reflections of the last put, which are not in the tables `part` and
+        `reflection`.
         """
         has_record = not row.unfinished
         row = self.move(row, "expired", by, cause=cause)

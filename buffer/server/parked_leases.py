@@ -3,8 +3,8 @@
     lease ─► no work ─► parked ─┬─ there may be work again: tried, the longest parked first
                                 └─ its time is over: tried a last time, answered in any case
 
-A few numbers tell what work there is for leases (buffer.groups.leases.outlook). While they
-stay the same, nothing is tried except a few requests a second, since leases also end by time.
+A few numbers show what work there is for leases (buffer.groups.leases.outlook). While they stay the
+same, only a few requests a second are tried, because leases also expire with time.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ LONGEST_S = 30.0  # that a request is parked
 
 
 class ParkedLeases:
-    """The parked requests. Only the writer may use it. Times are monotonic seconds."""
+    """The parked requests. Only the writer may use this object. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._line = OrderedDict[str, ReceivedRequest]()  # by id, the next one to try first

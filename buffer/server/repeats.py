@@ -48,8 +48,8 @@ class Repeats:
         self._under_way[request.key] = Known(request.key, request.sum, request.client)
 
     def find(self, key: Key, total: int | None) -> Known | None:
-        """Returns a request that came before with this checksum; with any checksum if `total` is
-        None. Returns None if there is none."""
+        """Returns the earlier request with this id and checksum, or None. If `total` is None, any
+        checksum matches."""
         known = self._under_way.get(key) or self._answered.get(key)
         if known is None or known.at < time.monotonic() - KEPT_S:
             return None

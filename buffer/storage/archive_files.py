@@ -48,7 +48,7 @@ class Archive:
 
     def add(self, groups: Sequence[tuple[GroupRow, bytes]]) -> dict[str, ArchivePlace]:
         """Writes a file of groups and their encoded records, and returns their places by id. The
-        same groups give the same file name. Raises StoreError, after which nothing may rely on the
+        same groups give the same file name. Raises StoreError; then nothing may rely on the
         file."""
         digests = [xxh3_128_hexdigest(record) for _, record in groups]
         names = [row.group_id for row, _ in groups]

@@ -1,8 +1,9 @@
 """TextWorld: generated text adventures (Côté et al. 2018, arXiv:1806.11532; Microsoft, MIT). Needs
 `pip install 'r3l[textworld]'`. A kind of game is chosen by name: `textworld:coin_collector`.
 
-A step is one command. The reward is the change of the score: 1 for a won game, before that the
-share of the game's points. A game is generated from the task's seed, once, and kept on disk.
+A step is one command. The reward is the change of the score: the score is the share of the game's
+points so far, and 1 once the game is won. A game is generated once, from the task's seed, and kept
+on disk.
 """
 
 import contextlib

@@ -17,7 +17,8 @@ from r3l.views.tape import TapedCall
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: reward (1.0: full success), reward parts, closing remark and reason."""
+    """How an attempt ended: its reward (1.0: full success), reward parts, closing remark and
+    reason."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)

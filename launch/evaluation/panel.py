@@ -230,8 +230,8 @@ def difference(panel: Panel, other: Panel) -> str:
 
 
 def shipped_difference(panel: Panel) -> str | None:
-    """Says how a panel differs from the shipped one. Returns "" if they are equal, and None if none
-    is shipped for this environment with these options, split and number of tasks."""
+    """Says how a panel differs from the shipped one. Returns "" if they are equal, and None if no
+    panel is shipped for this environment with these options, split and number of tasks."""
     known = read_shipped().get(panel.env)
     if known is None or panel.options or panel.split != "eval":
         return None

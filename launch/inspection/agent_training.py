@@ -54,8 +54,8 @@ class AgentWatch:
 
 
 def trained_words(metrics: Mapping[str, float], train: str) -> str:
-    """Says which share of the agents' sampled tokens is trained, and why others are not; "" if no
-    attempt is recorded. `train`: actor.agent.train."""
+    """Says what share of the agents' sampled tokens is trained, and why the others are not; "" if
+    no attempt is recorded. `train`: actor.agent.train."""
     if not (sampled := metrics.get(f"{TOKENS}sampled", 0.0)):
         return ""
     trained = metrics.get(f"{TOKENS}trained", 0.0) / sampled

@@ -1,4 +1,4 @@
-"""Makes the rows of a draw, and tells what they are: for the metrics, and for the ledger.
+"""Makes the rows of a draw, and describes them for the metrics and for the ledger.
 
 draw ─► queries ─► answers of the model ─► rows ─┬─► the step
                                                  ├─► metrics of the loss weights
@@ -40,8 +40,8 @@ def make_rows(
     batch: AnyBatch,
     chat: Callable[[], ChatFormat] | None = None,
 ) -> DrawRows[AnyBatch]:
-    """Asks the model what the algorithm wants to know, and makes the rows, on rank 0, which has the
-    batch. Other ranks help to answer, and get no rows. `chat`: makes the model's chat format.
+    """Asks the model what the algorithm wants to know, and makes the rows. Only rank 0 has the
+    batch and gets the rows; the other ranks help to answer. `chat`: makes the model's chat format.
     Raises UserError for tokens outside the vocabulary and for what the algorithm does wrong.
     Collective."""
     if trainer.rank:

@@ -90,8 +90,8 @@ class Session:
 def sessions_of(
     group: Group, left: Counter[str] | None = None
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yields (id, lines) of each attempt of a group, one for each conversation of an agent's.
-    Counts in `left` what the format cannot hold, by cause."""
+    """Yields (id, lines) for each attempt of a group; for an agent's attempt, one for each of its
+    conversations. Counts in `left`, by cause, what the format cannot hold."""
     left = Counter() if left is None else left
     for attempt in views(group):
         if attempt.reward is None:
@@ -233,7 +233,7 @@ def read_sessions(place: Path) -> Iterator[Session]:
 
 
 def session_at(place: Place) -> Session:
-    """Reads again a session of `read_sessions`, by its place. Raises UserError."""
+    """Reads a session of `read_sessions` again, at its place. Raises UserError."""
     session = next(_sessions(place), None)
     if session is None:
         raise UserError(f"{place}: the file was changed while it was read; give it again")

@@ -21,8 +21,8 @@ _TICKS_BEFORE = 19
 
 @dataclass(frozen=True)
 class Times:
-    """CPU seconds of a process. `waited`: those of its descendants that have ended and were waited
-    for. `pid`, `parent`: its id and its parent's."""
+    """CPU seconds of a process. `waited`: the CPU seconds of its descendants that have ended and
+    were waited for. `pid`, `parent`: its id and its parent's."""
 
     pid: int
     parent: int

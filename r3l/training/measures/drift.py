@@ -1,4 +1,4 @@
-"""Measures how far the policy has moved from the policies that sampled its data.
+"""Measures how far the policy has moved away from the policies that sampled its data.
 
     sums over the tokens of each micro-batch ─► metrics of the step, per role
 
