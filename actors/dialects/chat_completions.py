@@ -31,8 +31,8 @@ NOT_ARGUMENTS = frozenset(
 
 
 class Refused(Exception):
-    """A refusal of a request: an HTTP status, an error code and a sentence. `field`: the field that
-    is not offered."""
+    """A refusal of a request: an HTTP status, an error code and a sentence. `field`: the
+    unsupported field."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,8 @@ def bad(message: str) -> Refused:
 
 
 def unsupported(field: str, message: str) -> Refused:
-    """Returns the refusal of a field, as OpenAI writes it. Some clients then ask without it."""
+    """Returns the refusal of a field, in OpenAI's words. Some clients then ask again without the
+    field."""
     return Refused(400, "unsupported_parameter", f"{field}: {message}", field)
 
 

@@ -111,7 +111,7 @@ class CallTree:
         return Node(parent, tuple(new), own, given, len(self.nodes), arguments=read)
 
     def add(self, node: Node) -> None:
-        """Adds the next node."""
+        """Adds the node of the next call."""
         assert node.number == len(self.nodes)  # no other node was added since it was made
         node.heard = frozenset(each.number for each in self.nodes if each.seen)
         self.nodes.append(node)

@@ -1,4 +1,4 @@
-"""Limits of the connections to the gateway, which hold before a request has a key.
+"""Limits on the connections to the gateway, which apply even before a request has shown a key.
 
 | limit | what happens |
 |---|---|

@@ -113,8 +113,8 @@ class Session:
         ready: Node | None = None,
         gone: Gone = lambda: False,
     ) -> asyncio.Task[Answer]:
-        """Returns the asyncio task that answers a request. The repetition of a request gets the
-        same task. An equal request that is not a repetition gets a task of its own.
+        """Returns the asyncio task that answers a request. A repeated request gets the same task; a
+        new request with equal content gets a task of its own.
 
         `again`: the client says that it repeats a request. `ready`: the request's node, if it is
         rendered already. `gone`: whether the client has disconnected. The task continues if the

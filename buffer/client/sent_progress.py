@@ -1,4 +1,4 @@
-"""What the service has of an attempt's progress, so that only the new turns are sent.
+"""Tracks what the service has of an attempt's progress, so that only the new turns are sent.
 
 first save    whole                                   ─► acknowledged
 later ones    what is new since the acknowledged one  ─► acknowledged
@@ -14,7 +14,7 @@ from r3l.records import SlotResult
 
 
 class Client(Protocol):
-    """What is needed of a client (buffer.client.clients.AsyncBufferClient)."""
+    """The parts of a client that are needed here (buffer.client.clients.AsyncBufferClient)."""
 
     async def put_partial(
         self,

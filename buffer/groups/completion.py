@@ -30,7 +30,7 @@ def facts_of(row: GroupRow, version: int) -> GroupFacts:
 
 
 def refusal(work: UnitOfWork, row: GroupRow) -> str:
-    """Returns the cause for which the algorithm refuses a training group, or "". Asks once: an
+    """Returns why the algorithm refuses a training group, or "". Asks the algorithm only once: an
     admitted group stays admitted until the service restarts."""
     asks = row.purpose == "train" and row.done and work.calls.overrides("admits")
     if not asks or work.index.admits(row.group_id):

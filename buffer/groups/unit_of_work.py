@@ -72,8 +72,8 @@ class UnitOfWork:
         return self._rules.sampler
 
     def forget_sampler(self) -> None:
-        """Makes the next draw begin with the sampler's state in the store, because its last picks
-        were not drawn."""
+        """Makes the next draw begin with the sampler's state in the store, because the sampler's
+        last picks were not drawn."""
         self.index.sampler_restored = False
 
     @property

@@ -1,4 +1,4 @@
-"""The training groups that may be drawn, in the orders in which draws look at them.
+"""The training groups that may be drawn, sorted in the orders that draws need.
 
 complete ──────────────────────────────────────────┐
 replayable: resting ── cooldown is over ─► rested ─┴─► candidates of a draw
@@ -130,7 +130,7 @@ class DrawableGroups:
 
     def put(self, row: GroupRow, *, replayable: bool) -> None:
         """Adds a group, replaces it after a change, or removes it if it may not be drawn any
-        longer. `replayable`: it is a trained or inserted one that may be drawn again."""
+        longer. `replayable`: it is a trained or inserted group that may be drawn again."""
         complete = row.state == "complete" and row.purpose == "train"
         self._remove(row.group_id)
         if complete:

@@ -1,4 +1,4 @@
-"""The unfinished groups of one purpose, in the orders in which leases look at them."""
+"""The unfinished groups of one purpose, sorted in the orders that leases need."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,8 @@ class UnfinishedGroups:
         return self._rows[self._unheld[0]] if self._unheld else None
 
     def unheld_tags(self) -> list[tuple[str, GroupRow]]:
-        """Returns each tag that has groups without a holder, with the one leased first."""
+        """Returns each tag that has groups without a holder, with the first-leased of these
+        groups."""
         return [(tag, self._rows[keys[0]]) for tag, keys in self._unheld_by_tag.items()]
 
     def unheld_older_than(self, version: int) -> list[GroupRow]:

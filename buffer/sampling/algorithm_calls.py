@@ -48,7 +48,7 @@ class AlgorithmCalls:
         self._rests_until: dict[Method, float] = {}
 
     def overrides(self, method: Method) -> bool:
-        """Whether the algorithm's class has the method, and not just its default."""
+        """Whether the algorithm's class has its own version of the method."""
         return getattr(type(self.algorithm), method) is not getattr(Algorithm, method)
 
     def call(

@@ -57,7 +57,7 @@ class LiveSampler:
         return type(self._sampler).state is not Sampler.state
 
     def restore(self, saved: bytes | None) -> None:
-        """Brings the sampler to the state that was saved last, or to its first one."""
+        """Brings the sampler to the last saved state, or to its initial state."""
         if not self._is_new:  # a transaction failed, and its picks with it
             self._sampler, self._is_new = samplers.make(self._config), True
         if saved is None:

@@ -1,4 +1,4 @@
-"""A worker carries out jobs in another thread, for a caller that waits for a limited time.
+"""A worker carries out jobs in another thread. Its caller waits only for a limited time.
 
     caller ──── job ────► worker
     caller ◄── request ── worker     a job may ask its caller to call a function, for example to
@@ -60,8 +60,8 @@ class TimedWorker:
             self._answers.put((said(),))
 
     def give_up(self) -> None:
-        """Interrupts the worker, whose thread then ends. If it waits outside Python, such as for a
-        network, it ends when that wait ends."""
+        """Interrupts the worker, whose thread then ends. If the thread waits outside Python, such
+        as for a network, it ends when that wait ends."""
         ident = ctypes.c_ulong(self._thread.ident or 0)  # of no other thread: it waits for jobs
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
         self._answers.put(None)

@@ -38,7 +38,7 @@ class ParkedLeases:
         return 0.0 if outlook != self._outlook else min(self._try_at, self._by_end[0][0])
 
     def park(self, request: ReceivedRequest, now: float) -> bool:
-        """Parks a request that was refused. Returns False if its time is over."""
+        """Parks a refused request. Returns False if its time is already over."""
         wait_s = request.arguments.wait_s
         until = self._until.pop(request.rid, now + min(wait_s, LONGEST_S))
         if not now < until:
@@ -67,7 +67,7 @@ class ParkedLeases:
         return [self._take(rid) for rid in names]
 
     def take_all(self) -> list[ReceivedRequest]:
-        """Takes all requests, whose time is then over."""
+        """Takes all requests, as if their time were over."""
         taken = [self._take(rid) for rid in list(self._line)]
         self._until = dict.fromkeys(self._until, 0.0)
         return taken

@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 def rules_of(config: RunConfig) -> Rules:
-    """Returns what the service needs of a run's settings."""
+    """Returns the parts of a run's settings that the service needs."""
     return Rules(
         config.buffer, config.learner.groups_per_step, config.seed, config.algorithm, config.model
     )

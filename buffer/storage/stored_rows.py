@@ -285,9 +285,9 @@ class LedgerRow(Record):
 
 
 class Regrade(Record):
-    """Says that the rewards of a store are not those of its run. `store`: the store whose attempts
-    were judged again. `env`, `options`: the environment or grader that judged. `when`: in seconds
-    since the epoch. `attempts`: number judged again; `changed` of them got another reward.
+    """A note that the rewards of a store are not those of its run. `store`: the store whose
+    attempts were judged again. `env`, `options`: the environment or grader that judged. `when`: in
+    seconds since the epoch. `attempts`: number judged again; `changed` of them got another reward.
     `left_out`: number of attempts that could not be judged, by cause; their slots have failed."""
 
     store: str

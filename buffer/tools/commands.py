@@ -129,7 +129,7 @@ class Pace:
         self._what, self._began, self._told = what, now, now
 
     def tell(self, done: int, total: int, now: float) -> None:
-        """Takes how many groups are done, and the monotonic second."""
+        """Takes the number of groups that are done and of all groups, and the monotonic second."""
         if now < self._told + SAY_S:
             return
         self._told = now

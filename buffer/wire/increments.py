@@ -39,7 +39,7 @@ def difference(earlier: bytes, later: bytes) -> bytes:
 
 
 class Growing:
-    """An encoded record to which changes are added."""
+    """An encoded record that grows as changes are added."""
 
     def __init__(self, encoded: bytes) -> None:
         try:

@@ -163,7 +163,7 @@ class Insert(Request[str]):
     """Adds a whole group that no actor of this run played, as material for replay. Returns its id.
 
     `results`: encoded SlotResults, of the slots 0 to N − 1. `source`: where the group comes from.
-    `reflections`: encoded ReflectionRecords. `kind`: that of the group's plan.
+    `reflections`: encoded ReflectionRecords. `kind`: the kind of the group's plan.
     """
 
     task: Task
@@ -205,7 +205,8 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. An unfinished group has what it got so far."""
+    """Returns groups in the order of `group_ids`. An unfinished group has what was accepted so
+    far."""
 
     group_ids: Sequence[str]
 
@@ -239,7 +240,7 @@ class Lease(Record):
 
 class Wait(Record):
     """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again.
-    `for_weights`: the actor needs newer weights before any work can help."""
+    `for_weights`: the actor gets no group before it has newer weights."""
 
     reason: str
     retry_s: float
@@ -262,7 +263,8 @@ class Ids(Record):
 
 class Groups(Record):
     """Announces the groups that follow. `now`: their current states, in the same order. `frames`:
-    how many frames each has. `before`: the `before` that continues the query, "" at its end."""
+    how many frames each has. `before`: the argument `before` of the request that continues the
+    query, "" at its end."""
 
     now: tuple[Status, ...] = ()
     frames: tuple[Natural, ...] = ()
@@ -307,7 +309,7 @@ class BufferStats(Record):
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
     - `stale_share`: share of the trained and expired groups that expired as too old
-    - `replaced`: those of them that the algorithm refused, keyed by cause
+    - `replaced`: expired groups that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
     - `archived`: groups whose record is in the archive (buffer.archive)
@@ -373,8 +375,8 @@ Thread = Literal["writer", "drawer", "reader"]
 @dataclass(frozen=True)
 class Operation:
     """One operation. Only the thread `writer` may change the store; `drawer` sends the records of
-    draws, which wait for no query. `keeps_reply`: see
-    buffer.server.idempotency. `learner`: needs a learner's key, if keys are used."""
+    draws, so they wait for no query. `keeps_reply`: see buffer.server.idempotency. `learner`: needs
+    a learner's key, if keys are used."""
 
     name: str
     request: type[Record]

@@ -1,9 +1,10 @@
 """Gymnasium's environments by id, such as `gym:FrozenLake-v1` (Towers et al. 2024,
 arXiv:2407.17032; Farama, MIT). Needs `pip install 'r3l[gym]'`.
 
-Actions are texts, or are numbered: then a response gives an action's name or number. Observations
-are texts, or numbers of a finite set. For numbers, the policy reads what the environment renders as
-text, or else their names and values. Environments with pictures or measurements are refused.
+Actions are texts or numbers; in place of a number, a response may give the action's name.
+Observations are texts, or numbers from a finite set. For numbers, the policy reads what the
+environment renders as text, or else their names and values. Environments with pictures or
+measurements are refused.
 """
 
 import re

@@ -83,8 +83,8 @@ def starter_of(
 
 def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict[str, Argv]:
     """Returns the commands that save and restore what an agent keeps outside its folder, or {} if
-    there are none. Raises UserError if only one of the two is given, or if one is a function or a
-    URL."""
+    there are none. Raises UserError if only one of the two is given, or if either is a function or
+    a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):

@@ -62,7 +62,8 @@ class OpenedFolder:
             os.close(self.fd)
 
     def delete(self) -> None:
-        """Removes all that is in the folder, wherever it is now, and what is at its path."""
+        """Removes the folder's contents, even if the folder was moved, and whatever is now at its
+        path."""
         with suppress(OSError):
             os.fchmod(self.fd, 0o700)
             empty_folder(self.fd)

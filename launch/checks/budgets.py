@@ -16,7 +16,7 @@ RECENT = 10  # steps over which the use of a step is averaged
 
 
 def check_what_is_left(config: RunConfig, run: RunFolder) -> None:
-    """Refuses to resume a run whose budget is used up, or has less left than its last steps took
+    """Refuses to resume a run if its budget is used up, or if less is left than its last steps took
     on average."""
     of = (config.budget, config.cost)
     steps = bill.against(_of_a_step(run.last_steps(RECENT)), *of)

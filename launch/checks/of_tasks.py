@@ -93,7 +93,7 @@ def check_retries(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Fir
 
 
 def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
-    """Refuses environments whose attempts cannot be replayed, or all have only one step."""
+    """Refuses environments whose attempts cannot be replayed, or always have only one step."""
     for task in tasks:
         if not steps[task.task_id].replayable:
             raise UserError(

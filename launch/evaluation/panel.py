@@ -52,8 +52,8 @@ class PanelTask(Record, array_like=True):
 
 
 class Panel(Record):
-    """The tasks of an evaluation. `env`: the environments' names. `options`: those of their options
-    that are not defaults, without paths, which differ between machines."""
+    """The tasks of an evaluation. `env`: the environments' names. `options`: their options that are
+    not defaults, except paths, which differ between machines."""
 
     panel: int
     env: str
@@ -64,7 +64,7 @@ class Panel(Record):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is kept with a result."""
+        """What is stored with a result about its panel."""
         return {"env": self.env, "split": self.split, "tasks": len(self.tasks)} | {
             "digest": self.digest
         }

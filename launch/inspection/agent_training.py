@@ -1,5 +1,5 @@
-"""Says which replies of agents are trained, and raises an alarm if most are not, or if no setting
-says what a second model name means.
+"""Says which replies of agents are trained. Raises an alarm if most are not, or if no setting says
+what a second model name means.
 
     actors' counts ─► agent/… of a step ─► the step's line, status, alarms of console and doctor
 """

@@ -54,7 +54,7 @@ class Window:
         return [metrics[tag] for metrics in self.metrics if tag in metrics]
 
     def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
-        """Whether the steps are enough, one of them has the metric, and all its values satisfy
+        """Whether there are enough steps, some step has the metric, and all its values satisfy
         `holds`."""
         values = self.values(tag)
         return self.enough and bool(values) and all(map(holds, values))
@@ -72,13 +72,14 @@ class Window:
         return median(values) if self.enough and len(values) > 2 else math.nan
 
     def most_frequent(self, family: str) -> str:
-        """Finds the largest metric that begins with `family`. Returns the rest of the name."""
+        """Finds the largest metric whose name begins with `family`. Returns the rest of that
+        name."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
 class Evidence:
-    """What the lines so far say.
+    """What a run's lines so far show.
 
     `attempts`, `successes`: in training, retries included. `since_success`: attempts since the last
     step or evaluation with a success. `since_contrast`: attempts since the last step with a group
@@ -174,7 +175,7 @@ class Evidence:
     @property
     def rises(self) -> bool:
         """Whether the last BLOCKS mean rewards clearly rise: the slope of their least-squares line
-        is above CLEAR of its standard errors."""
+        is more than CLEAR times its standard error."""
         if not self.trend_known:
             return False
         at, rewards = range(count := len(self.rewards)), [*self.rewards]
@@ -184,9 +185,9 @@ class Evidence:
         return slope > CLEAR * math.sqrt(rest / (count - 2) / squares)
 
     def share(self, tag: str) -> tuple[float, int] | None:
-        """Returns the mean of `group/tag` over the newest attempts, and their number. As long as
-        they are too few, returns the share in the newest evaluation, and its tasks. Returns None if
-        neither has it."""
+        """Returns the mean of `group/tag` over the newest attempts, and the number of these
+        attempts. While there are too few, returns the share in the newest evaluation and the number
+        of its tasks. Returns None if neither has the metric."""
         recent = self.recent
         if recent.enough and recent.values(f"group/{tag}"):
             return recent.mean(f"group/{tag}"), max(round(recent.attempts), LOOKED_AT)
@@ -216,10 +217,10 @@ def attempts_of(metrics: Mapping[str, float]) -> float:
 
 
 def change(before: EvalLine, after: EvalLine, tag: str, widen: float = 1.0) -> Change | None:
-    """Compares two evaluations in a metric. The interval of the difference is made from their own
-    intervals (Zou and Donner 2008, MOVER), each made wider by the factor `widen`. As both have the
-    same tasks, it is too wide rather than too narrow. Returns None if one of them lacks the
-    metric's interval."""
+    """Compares two evaluations in a metric. Computes the interval of the difference from the
+    evaluations' own intervals (Zou and Donner 2008, MOVER), each widened by the factor `widen`.
+    Since both evaluations have the same tasks, this interval is rather too wide than too narrow.
+    Returns None if an evaluation lacks the metric's interval."""
     names = (tag, f"{tag}_low", f"{tag}_high")
     if not all(name in line.metrics for line in (before, after) for name in names):
         return None

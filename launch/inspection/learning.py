@@ -99,9 +99,9 @@ def reliance(steps: Sequence[StepLine]) -> str:
 
 
 class LearningWatch:
-    """Reports a reason when it appears, and again if it comes back after LOOKED_AT lines without
-    it. `history`: lines of earlier launches. Keeps the last GOES_BACK steps or more, so that
-    `go_back` reads no file."""
+    """Reports a reason when it appears, and again if it returns after LOOKED_AT lines without it.
+    `history`: lines of earlier launches. Keeps the last GOES_BACK steps or more, so that `go_back`
+    reads no file."""
 
     def __init__(self, history: History | None = None) -> None:
         self._lines = 0

@@ -30,8 +30,8 @@ class Course(NamedTuple):
     squares: float = 0.0
 
     def after(self, reward: float) -> "Course":
-        """Returns the course after the next block, whose mean reward is given. A reward that is not
-        a number changes nothing."""
+        """Returns the course after the next block. `reward`: the block's mean reward; NaN changes
+        nothing."""
         if not math.isfinite(reward):
             return self
         squares = self.squares + sum((reward - one) ** 2 for one in self.newest[-1:])

@@ -7,7 +7,7 @@
                all reward is length, and it rises, but not the held-out success
     one_reply  one short reply earns something in nearly all of the last problems
 
-A run that becomes better by honest means is silent: every trend must be clear of its noise.
+A run that improves honestly raises no suspicion: every trend must stand out clearly from its noise.
 """
 
 import math
@@ -102,8 +102,8 @@ class RewardWatch:
             self._add_evaluation(line)
 
     def go_back(self, step: int) -> None:
-        """Drops the steps after the one from which a learner goes on. Evaluations still count:
-        those that were reported are not played again."""
+        """Drops the steps after the one from which a learner continues. Keeps the evaluations,
+        since those that were reported are not played again."""
         while self._steps and self._steps[-1].step > step:
             self._steps.pop()
 

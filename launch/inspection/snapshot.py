@@ -97,7 +97,7 @@ class Buffer:
 
 @dataclass
 class ActorState:
-    """The buffer's knowledge about an actor. `process`: the actor's name in the launcher, or ""."""
+    """What the buffer knows about an actor. `process`: the actor's name in the launcher, or ""."""
 
     name: str
     process: str
@@ -149,8 +149,8 @@ class Snapshot:
 
 def take(run: RunFolder) -> Snapshot:
     """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read. Reads all
-    of progress.jsonl, for the reasons that look at the whole run: `RunFolder.history` says what
-    that costs."""
+    of progress.jsonl, because some reasons depend on the whole run; for the cost, see
+    `RunFolder.history`."""
     config, history, beat, now = run.settings(), run.history(), run.heartbeat(), time.time()
     used, damaged_bill = _used(run)
     processes = processes_of(run.path)

@@ -1,4 +1,5 @@
-"""Measures what else earns reward: long responses, or one short reply to every problem.
+"""Measures whether something other than solving the task earns reward: long responses, or one short
+reply to every problem.
 
 Counts only base attempts that were played from their beginning.
 """
@@ -52,8 +53,8 @@ def length_correlation(groups: Iterable[Group]) -> float:
 
 
 def short_reply(attempt: Trajectory) -> str | None:
-    """Returns all that the policy said in an attempt, without differences of case, blanks and final
-    punctuation. Returns None if that is longer than SHORT characters."""
+    """Returns all that the policy said in an attempt, with case, blanks and final punctuation
+    normalised. Returns None if that is longer than SHORT characters."""
     said = " ".join(" ".join(attempt.actions).lower().split()).rstrip(".!?, ")
     return said if len(said) <= SHORT else None
 

@@ -1,4 +1,4 @@
-"""Writes a finished store again, with the rewards of a corrected environment or grader.
+"""Writes a copy of a finished store with the rewards of a corrected environment or grader.
 
 every attempt ─► its actions, replayed and checked ─► judgement ─► group ─► new store, which names
         │                │                                ▲                 the old one
@@ -91,8 +91,8 @@ def regrade_command(
 
 
 def regrade(folder: Path, out: Path, config: RunConfig) -> "Tally":
-    """Writes the store in `folder` to `out`, judged by `config.env`. Returns what changed. Raises
-    UserError if nothing can be judged; then nothing is written."""
+    """Writes a copy of the store in `folder` to `out`, with rewards by `config.env`. Returns what
+    changed. Raises UserError if nothing can be judged; then nothing is written."""
     check_can_judge(config)
     with Store(folder, read_only=True) as source:
         regrader = Regrader(config, Tally(str(source.folder.resolve())))

@@ -112,7 +112,7 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
 def trained_attempts(
     rows: Iterable[Row], reliance: Mapping[tuple[str, str, int], float] | None = None
 ) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trained on each attempt that became a row. `reliance`: the Δ of retries,
+    """Describes how a step trained on each attempt that became a row. `reliance`: Δ of each retry,
     as in r3l.training.step_loss.StepResult."""
     known = reliance or {}
     return tuple(_trained(row, *row.source, known) for row in rows if row.source is not None)

@@ -22,7 +22,7 @@ RandomSource = Callable[[], np.random.Generator]
 @dataclass(frozen=True)
 class StoredAttempt:
     """An attempt of a stored group. `of`: the slot that it retried, or -1. `version`: the oldest
-    policy version that sampled the group. `kind`: that of the group's plan."""
+    policy version that sampled the group. `kind`: the kind of the group's plan."""
 
     group_id: str
     slot: int

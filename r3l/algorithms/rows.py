@@ -44,7 +44,7 @@ class Retry(NamedTuple):
 
 
 def keep_only(values: Float64, keep: Bool) -> Advantages:
-    """Returns advantages [G] in which only the attempts of `keep` are trained."""
+    """Returns advantages [G], masked except for the attempts in `keep`."""
     return np.ma.masked_array(np.where(keep, values, 0.0), mask=~keep)  # type: ignore[no-untyped-call]
 
 

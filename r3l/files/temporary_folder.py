@@ -1,5 +1,5 @@
 """Temporary folders that never stay behind: they are removed with everything in them, even if their
-process was killed.
+process is killed.
 
 A folder of `held_folder` is locked while its process lives. `remove_left` removes those whose
 process has ended without removing them.

@@ -69,7 +69,7 @@ class ReflectionRecord(Record):
 class SlotResult(Record):
     """The result of one group slot. A done slot has a trajectory. A failed slot has a cause and no
     reward. A skipped slot was not played on purpose; its cause says why. `of`: the slot whose
-    attempt this slot retries, or would have retried; -1 if none."""
+    attempt this slot retries or would have retried; -1 if there is none."""
 
     slot: Integer
     status: SlotStatus
@@ -105,7 +105,7 @@ def done(trajectory: Trajectory) -> SlotResult:
 
 
 class Recalled(Record):
-    """An attempt of the stored group `group_id`. It joins a drawn group, whose id is `into`."""
+    """An attempt of the stored group `group_id`, which joins the drawn group `into`."""
 
     into: str
     group_id: str

@@ -23,7 +23,7 @@ RULE = "messages are an optional system message, then user and assistant by turn
 
 
 class Chat(Protocol):
-    """What is needed of a chat format (r3l.rollout.chat.ChatFormat)."""
+    """The parts of a chat format that are needed here (r3l.rollout.chat.ChatFormat)."""
 
     end_id: int
 

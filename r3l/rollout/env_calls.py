@@ -150,8 +150,9 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 
 def number_of(reward: object) -> float:
-    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. A number
-    of another library, such as numpy or torch, counts too, and so does an array of one number."""
+    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. Numbers
+    of other libraries, such as numpy or torch, are accepted too, and so are arrays of one
+    number."""
     if not isinstance(reward, Real | Decimal):
         with suppress(AttributeError, TypeError, ValueError, RuntimeError):
             reward = reward.item()  # type: ignore[attr-defined]

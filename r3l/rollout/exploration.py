@@ -60,7 +60,7 @@ Made = TypeVar("Made", SlotResult, ReflectionRecord)
 
 
 class Emit(Protocol):
-    """Stores a slot's result or a reflection, and returns what is stored in its place."""
+    """Stores a slot's result or a reflection, and returns what was stored, which may differ."""
 
     async def __call__(self, made: Made, /) -> Made: ...
 
@@ -180,8 +180,8 @@ class Exploration:
     ) -> ReflectionRecord:
         """Asks the policy a question, and stores the answer under `name`. `of`: the slot of the
         attempt in question. `schema`: a JSON schema that constrains the answer. `read`: finds the
-        verdict in the answer. Raises EpisodeError if the engine fails, or if the answer cannot be
-        recorded or is too large to be stored."""
+        verdict in the text of the answer. Raises EpisodeError if the engine fails, or if the answer
+        cannot be recorded or is too large to be stored."""
         name, of = _text("name", name), self._slot(of, least=-1)
         check_reflection_name(name)
         system, user = (_text("question", part) for part in question)

@@ -78,9 +78,9 @@ async def answer_probability(
 def responses(chat: ChatFormat, answers: Sequence[str], limit: int) -> list[tuple[int, ...]]:
     """Returns the responses of at most `limit` tokens whose text is one of `answers`, each once.
 
-    An answer is encoded as the tokenizer does it; the policy could also say it in other tokens.
-    Leaves out answers that the tokenizer cannot write. A response of `limit` tokens is cut off
-    before its end of turn.
+    Each answer has the tokens that the tokenizer gives it, although the policy could also write it
+    in other tokens. Leaves out answers that the tokenizer cannot write. A response of `limit`
+    tokens is cut off before its end of turn.
     """
     found = dict[tuple[int, ...], None]()
     for answer in answers:

@@ -76,7 +76,7 @@ class Answers:
                 self.keep(own, found_in(own, score(weights, collate(own, device), top)))
 
     def keep(self, rows: Sequence[Row], found: Found) -> None:
-        """Puts in what was found for some rows of a pass, in their order."""
+        """Adds what was found for some rows of a pass, in the order of these rows."""
         end = 0
         for row in rows:
             assert isinstance(row, _Asked)

@@ -91,9 +91,9 @@ class PolicyModule(nn.Module):
 
 
 class LogitsModule(nn.Module):
-    """Wraps any module that maps token ids [B, T] to logits [B, T, V], or to an object that has
-    them as `logits`. It must be causal: the logits at t depend on the tokens up to t, and predict
-    token t + 1. Computes the logits at all positions."""
+    """Wraps any module that maps token ids [B, T] to logits [B, T, V], or to an object with such
+    `logits`. It must be causal: the logits at t depend on the tokens up to t, and predict token t +
+    1. Computes the logits at all positions."""
 
     pack: Pack = "rows"
 
@@ -125,9 +125,9 @@ class LogitsModule(nn.Module):
 
 
 def in_rows(select_BT: Tensor, scores_K: Scores, place: Tensor) -> Scores:
-    """Puts the scores of nodes at the positions that were selected. Skips the first score, which
-    belongs to no position. `place`: for each selected position, the index of its score among the
-    others."""
+    """Puts the scores of nodes at the selected positions. Skips the first score, which belongs to
+    no position. `place`: for each selected position, the index of its score among the remaining
+    ones."""
     logprobs_K, *others_K = scores_K
     blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
     # On a CPU, the gradient of x[indices] is added up in any order, by several threads.

@@ -137,7 +137,7 @@ def view(result: SlotResult, reflection: ReflectionRecord | None = None) -> Atte
 
 def views(group: Group) -> list[AttemptView]:
     """Returns the group's results, in the order of the slots, with the reflections behind them. A
-    retry that was not played has the first reflection on its attempt that led to no retry."""
+    retry that was not played gets the first reflection on its attempt that led to no retry."""
     ordered = sorted(group.results, key=lambda result: result.slot)
     named = {thought.name: thought for thought in group.reflections}
     left = dict(named)

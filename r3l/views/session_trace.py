@@ -289,8 +289,8 @@ def _lines(first: Place) -> Iterator[tuple[Place, str]]:
 
 
 def demonstration(session: Session) -> dict[str, Any] | None:
-    """Returns a session as a row of conversations to learn from, up to its last reply. None if it
-    has no reply that says or calls anything, or if its reward is 0 or less."""
+    """Returns a session as a row of conversations to learn from, up to its last reply. Returns None
+    if no reply says or calls anything, or if the reward is 0 or less."""
     replies = [
         n
         for n, message in enumerate(session.messages)
@@ -360,8 +360,8 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
 
 
 def plain_messages(session: Session) -> tuple[Sequence[Mapping[str, str]], str]:
-    """Returns a session's messages and "" if each is only a role and a text. Otherwise returns ()
-    and the reason."""
+    """Returns a session's messages and "" if each message has only a role and a text. Otherwise
+    returns () and the reason."""
     for message in session.messages:
         if "tool_calls" in message or message["role"] == "tool":
             return (), "tool calls"

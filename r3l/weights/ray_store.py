@@ -56,7 +56,7 @@ class RayStore:
         self._held: deque[list[Any]] = deque(maxlen=KEPT)  # or Ray would remove the objects
 
     def hand_out(self, manifest: Manifest, chunks: Sequence[Chunk]) -> None:
-        """Puts a version into the store. Any failure of Ray is raised as it is."""
+        """Puts a version into the store. Lets through any error that Ray raises."""
         ray = connect()
         if self._registry is None:
             self._registry = self._start_registry(ray)

@@ -38,11 +38,10 @@ class OpenEnv:
     `splits`: the server's splits of tasks, keyed by r3l's, such as {train: train, eval: test};
     `max_steps`: step limit; `max_response_tokens`: token limit of a response; `success_threshold`:
     total reward of a full success; `sessions`: number of sessions in each of the `env.workers`
-    processes; in a process, one session at a time may call the server; `timeout_s`: time limit of a
-    call. Keep `timeout_s` below env.step_s, so that a silent server fails one attempt and not the
-    worker. `deterministic`: as in EnvSpec; `check_observations`: whether observations must fit the
-    server's schema; `feedback`: fields of the server's state that are the closing remark of an
-    attempt.
+    processes, of which one at a time may call the server; `timeout_s`: time limit of a call. Keep
+    `timeout_s` below env.step_s, so that a silent server fails one attempt and not the worker.
+    `deterministic`: as in EnvSpec; `check_observations`: whether observations must fit the server's
+    schema; `feedback`: fields of the server's state that become the closing remark of an attempt.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
     command: harbor:NAME     Harbor's own runner plays them, in containers
     unsandboxed: true        agent and tests are processes of this machine, which see Harbor's paths
 
-envs.agents.agent asks this module what to start, where and with what.
+This module tells envs.agents.agent what to start, where and with what.
 """
 
 import json
@@ -125,7 +125,8 @@ class HarborTasks:
 
     @contextmanager
     def changes(self, name: str) -> Iterator[None]:
-        """Fails the attempt by name if its task can no longer be read."""
+        """Within the block, fails the attempt with a named cause if its task can no longer be
+        read."""
         try:
             yield
         except (UserError, OSError, ValueError, RecursionError) as error:
@@ -172,7 +173,7 @@ class OpenedTask:
 
     @property
     def asked(self) -> list[Any]:
-        """What the starter's function gets besides the task."""
+        """What the starter's function gets in addition to the task."""
         if self.tasks.local:
             return []
         given = {"folder": str(self.task.folder), "agent": self.tasks.agent}

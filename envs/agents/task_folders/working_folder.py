@@ -2,8 +2,8 @@
 
     environment/, Dockerfile, .dockerignore ─► a plan: each path with its source ─► the folder
 
-The plan is made before anything is written. It refuses a target that is behind a link, so nothing
-is written elsewhere.
+The plan is made before anything is written. A target behind a link is refused, so nothing is
+written outside of the folder.
 """
 
 import os
@@ -25,9 +25,10 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 @dataclass
 class Plan:
-    """What a working folder gets. `folders`: their paths, with the folder whose mode they have;
-    None: a new one. `files`: files and links by their path, with the mode that a file gets; None:
-    its own. Paths are relative to the working folder, outer ones first."""
+    """What a working folder gets. `folders`: path of each folder, with the folder whose mode it
+    takes; None: a default mode. `files`: path of each file or link, with its source and the mode
+    that a file gets; None: the source's mode. Paths are relative to the working folder, outer ones
+    first."""
 
     what: str
     folders: dict[PurePosixPath, Path | None] = field(default_factory=lambda: {HERE: None})

@@ -80,6 +80,6 @@ def _change(change: float) -> str:
 
 
 def counts(changes: Sequence[float]) -> str:
-    """Says how many of some changes are for the better."""
+    """Says how many of some changes are improvements."""
     better, worse = sum(c > 0 for c in changes), sum(c < 0 for c in changes)
     return f"{better} better, {worse} worse, {len(changes) - better - worse} the same"

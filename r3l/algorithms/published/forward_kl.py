@@ -92,7 +92,7 @@ class ForwardKL(ReReading):
         return found
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the cross-entropy. Measures also `loss_distilled`."""
+        """Adds λ times the cross-entropy. Also measures `loss_distilled`."""
         own = batch.of(DISTILLED).masked()
         total = own.total(losses.sft(own)[0])
         batch.measure("loss_distilled", total.detach())
@@ -101,7 +101,7 @@ class ForwardKL(ReReading):
 
 class Drawn(NamedTuple):
     """What an attempt is trained on, at each of its n scored positions. `token_ids` int32 [n].
-    `weights` float64 [n]: of the term −log π(token); 0 where the position is left out."""
+    `weights` float64 [n]: weight of the term −log π(token); 0 for a position that is left out."""
 
     token_ids: Int32
     weights: Float64
@@ -128,8 +128,8 @@ def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
 
 
 def imitated(reading: Reading, drawn: Drawn) -> Iterator[Row]:
-    """Yields supervised rows of an attempt. The first has the drawn tokens that are equal to the
-    attempt's own; each other drawn token that is not left out has a row of its own."""
+    """Yields supervised rows of an attempt. The first row has the drawn tokens that equal the
+    attempt's own. Each other drawn token has a row of its own, unless it is left out."""
     attempt = reading.source.attempt
     heat = attempt.temperature or 1.0
     places = np.flatnonzero(reading.own_mask)

@@ -128,7 +128,7 @@ class HiLL(ReflectAndRetry):
         return earned
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the loss on reflections. Measures also `loss_reflection`."""
+        """Adds λ times the loss on reflections. Also measures `loss_reflection`."""
         own = batch.of(REFLECTION).masked().with_unit_ratios()
         total = own.total(self.token_loss(own)[0])
         batch.measure("loss_reflection", total.detach())

@@ -1,4 +1,4 @@
-"""RLVMR (arXiv 2507.22844): extends GRPO by a reward for each step's kind of reasoning.
+"""RLVMR (arXiv 2507.22844): adds to GRPO a reward for each step's kind of reasoning.
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
 with `<action>…</action>`. The prompt must ask for this form. u is the reward that a step earns by

@@ -22,8 +22,8 @@ Rank = Callable[[Sequence[Entropies]], Float64]
 
 
 def is_truncated(attempt: Trajectory) -> bool:
-    """Whether an attempt was cut off: the environment did not end it, or the token budget ended one
-    of its responses."""
+    """Whether an attempt was cut off: the environment did not terminate it, or the token budget cut
+    off one of its responses."""
     return attempt.finish != "terminated" or attempt.cut_responses > 0
 
 

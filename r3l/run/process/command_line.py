@@ -31,8 +31,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def tell(text: str, *, err: bool = False) -> None:
-    """Prints a line that nothing depends on, as `echo` does. A full disk or a closed terminal
-    changes nothing."""
+    """Prints an unimportant line, as `echo` does. Ignores a full disk or a closed terminal."""
     with suppress(OSError, UserError):
         echo(text, err=err)
 

@@ -58,8 +58,8 @@ def tree() -> dict[Hashable, Times]:
 
 
 class CpuMeter:
-    """Adds up the CPU time of a tree of processes. The sum never falls, and counts nothing twice. A
-    process that vanishes while its parent waits for others may be missed."""
+    """Adds up the CPU time of a tree of processes. The sum never falls, and counts nothing twice.
+    May miss a process that vanishes while its parent waits for others."""
 
     def __init__(self, look: Callable[[], Mapping[Hashable, Times]] = tree) -> None:
         self._look, self._known = look, dict[Hashable, _Known]()
