@@ -88,9 +88,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakePlayable]:
-    """Yields a function that makes the environment or the agent in which a task is played. If the
-    run has agents, also serves the policy over HTTP. Raises UserError if the chat template, a
-    parser, the port or an API key is unusable."""
+    """Yields a function that makes the environment or the agent for a task. If the run has agents,
+    also serves the policy over HTTP. Raises UserError if the chat template, a parser, the port or
+    an API key is unusable."""
     if not config.env.has_agents:
         yield cast(MakePlayable, make_env)  # the run has no agent
         return

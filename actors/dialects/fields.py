@@ -267,7 +267,7 @@ class FieldLog:
         key = f"{dialect} {name:.80}"
         if key not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(key)
-            log.warning("agents ask %s for %.80r, which is not followed: %s",
+            log.warning("requests to %s have the field %.80r, which is not followed: %s",
                         PATHS[dialect], name, why)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Counts the model names with which agents ask the policy, and warns if a name may be meant for
+"""Counts the model names that agents use for the policy, and warns if a name may be meant for
 another model.
 
 An agent that somebody else wrote may ask for any model name: the policy answers. A second name may
@@ -20,7 +20,7 @@ OTHERS = "others"
 
 
 class AskedNames:
-    """The model names with which an actor's agents ask the policy."""
+    """The model names that an actor's agents use for the policy."""
 
     def __init__(self) -> None:
         self.known = {MODEL, UNTRAINED}

@@ -38,7 +38,8 @@ class RefusedRequests:
 
     def of(self, key: str, began: float) -> list[str]:
         """Returns the refused requests with an attempt's key since `began` (monotonic seconds). If
-        there are none, returns those that carried no attempt's key. Names equal requests once."""
+        there are none, returns the requests without the key of any attempt. Names equal requests
+        once."""
         recent = [each for each in self._latest if each.at >= began]
         found = [e for e in recent if e.key == key] or [e for e in recent if not e.key]
         return [*dict.fromkeys(each.text for each in found)][:MOST_NAMED]

@@ -1,4 +1,4 @@
-"""Ways in which a weight set reaches an engine, and the way back to the publisher.
+"""Ways to bring a weight set to an engine, with the publisher as the fallback.
 
     publisher ── manifest ─────────────────────────► follow (actors.weights.subscriber)
         └── chunks ─► zmq | relay | ray ─► Transport ─┘ stages the set, checked against the manifest

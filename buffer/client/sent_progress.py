@@ -53,7 +53,7 @@ class SentProgress:
         return stored
 
     def forget(self, slot: int) -> None:
-        """Drops what is known of a slot that needs no more progress."""
+        """Forgets a slot that needs no more progress."""
         self._known.pop(slot, None)
 
     async def _send(

@@ -74,8 +74,8 @@ class LiveSampler:
             self._sampler.restore(found["state"])
 
     def saved(self) -> bytes | None:
-        """Returns the sampler's state as it is stored, or None if it keeps none. Raises
-        UserError."""
+        """Returns the sampler's state in the form in which it is stored, or None if the sampler
+        keeps no state. Raises UserError."""
         if not self.keeps_state:
             return None
         with user_class.errors_named(f"{self._name}: state"):

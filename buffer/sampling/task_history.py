@@ -38,8 +38,8 @@ def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False, imported: bool = False
 ) -> Iterator[StoredAttempt]:
     """Yields the attempts of a task's closed groups, newest group first. `waiting` (for a store
-    without actors): also yields the attempts of complete and drawn groups. `imported`: also those
-    of inserted groups (buffer.recall_imported)."""
+    without actors): also yields the attempts of complete and drawn groups. `imported`: also yields
+    the attempts of inserted groups (buffer.recall_imported)."""
     found = (
         row
         for row in txn.finished(task_id)

@@ -7,7 +7,7 @@ A small request, such as a heartbeat, a lease or a commit, goes before all large
 results. So a small request waits only for the transaction under way, and for at most one small
 request of each other client. Some places of every transaction are kept for large requests, so that
 they too move on. A transaction with small requests takes only a few bytes of large ones, since the
-small requests wait for its commit. Requests of one client may overtake each other, as those that
+small requests wait for its commit. Requests of one client may overtake each other; requests that
 are sent again always could.
 """
 

@@ -56,7 +56,7 @@ class ParkedLeases:
             self._outlook = None
 
     def take(self, outlook: object, now: float) -> list[ReceivedRequest]:
-        """Takes the requests to try now: those whose time is over, and some others if there may be
+        """Takes the requests to try now: all whose time is over, and some others if there may be
         work."""
         if not self._line:
             return []

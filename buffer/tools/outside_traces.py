@@ -7,7 +7,7 @@ files, sessions that begin with the same messages belong to one task. A retry st
 same attempt from the same step. Its advice is not stored, since the files lack the reflection's
 tokens.
 
-Only one group is held in memory at a time. Of the others, only the places of their sessions are.
+Memory holds one group at a time, and only the places of the sessions of the others.
 """
 
 import hashlib

@@ -305,7 +305,7 @@ class BufferStats(Record):
     - `drawn_by`: number of groups in the open draws of each consumer
 
     Counted since the store was created:
-    - `inserted`: groups that clients inserted; `trained` leaves out those that wait for a step
+    - `inserted`: groups that clients inserted; `trained` does not count them until their first step
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
     - `stale_share`: share of the trained and expired groups that expired as too old

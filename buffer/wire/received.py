@@ -1,4 +1,4 @@
-"""Reads results and reflections from a client. Refuses those of a sick engine."""
+"""Reads results and reflections from a client. Refuses results and reflections of a sick engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

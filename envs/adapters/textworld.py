@@ -72,7 +72,7 @@ _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
-    """Plays games of one of KINDS. `settings`: those of the kind.
+    """Plays games of one of KINDS. `settings`: the settings of that kind.
 
     `games`: number of games in each split (0: a game for every task); `only_last_action`: name only
     the last command of a solution at the start, as upstream's option; `admissible`: end every

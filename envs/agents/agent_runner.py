@@ -31,8 +31,9 @@ class AgentFacts:
     retries: nothing, the agent's folder, or all state. With all state, the tools of MCP servers
     need not run again. `task`: what the agent may see of its task. `hidden`: the fields that only
     the grader sees. `servers`: the MCP servers by name, each with its URL, or "" if `serve` starts
-    it. `limit_s`: the time limit that the task sets its agent, seconds; None: none of its own.
-    `grader_s`: the time limit of the task's own grader, seconds; None: that of any attempt.
+    it. `limit_s`: the time limit that the task sets for its agent, seconds; None: the task sets no
+    limit. `grader_s`: the time limit of the task's own grader, seconds; None: the limit for all
+    attempts.
     """
 
     graded: bool = False

@@ -86,8 +86,8 @@ def secret_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list
 
 
 def client_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
-    """Returns the names of variables that name a server of models or a key to it, except those
-    that a pattern in `passed` matches."""
+    """Returns the names of variables that hold the address of a model server or a key for it,
+    except those that a pattern in `passed` matches."""
     found = (n for n in environ if _CLIENT.fullmatch(n.upper()) or _CLOUD.fullmatch(n.upper()))
     return _unmatched(found, passed)
 

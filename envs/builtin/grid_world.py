@@ -2,8 +2,9 @@
 
     grid ─► direction ─► remark, grid ─► direction ─► remark, grid ─► …
 
-A cell is its number, row by row. A board is the player's cell, then the cells of what it can push.
-The reward is 1.0 for reaching the goal, else 0.0. Remarks say what happened, not what to do.
+A cell is its number, row by row. A board is the player's cell, then the cells of the boxes that it
+can push. The reward is 1.0 for reaching the goal, else 0.0. Remarks say what happened, not what to
+do.
 """
 
 import json

@@ -111,8 +111,8 @@ def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Firs
 def check_readings(
     algorithm: ReReading, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses a limit on attempts that are read again if every task's first prompt alone reaches
-    it."""
+    """Refuses a limit on re-read attempts if it is so low that even the shortest first prompt
+    reaches it."""
     shortest = min(steps[task.task_id].prompt for task in tasks)
     if shortest >= algorithm.reading_limit:
         raise UserError(

@@ -39,9 +39,9 @@ def response_length(attempt: Trajectory) -> float:
 
 
 def length_correlation(groups: Iterable[Group]) -> float:
-    """Returns the rank correlation (Spearman's) of reward and `response_length` within a group, as
-    a mean over the groups with at least LEAST_ATTEMPTS attempts in which both vary. Returns NaN if
-    there is no such group."""
+    """Returns Spearman's rank correlation of reward and `response_length` within a group, averaged
+    over groups. Uses only groups with at least LEAST_ATTEMPTS attempts in which both vary. Returns
+    NaN if there is no such group."""
     found = []
     for group in groups:
         attempts = base_attempts(group)

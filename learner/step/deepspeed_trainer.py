@@ -207,7 +207,9 @@ class DeepSpeedTrainer(AnyTrainer):
         passes, longest = [(weights, top) for weights, top in facts["passes"]], facts["longest"]
         while passes and self.on_any_rank(self._out_of_memory(answers, passes, longest)):
             self.budget = smaller_budget(self.budget, longest)
-            log.warning("out of memory: asking with %d tokens per micro-batch", self.budget)
+            log.warning(
+                "out of memory: answering queries with %d tokens per micro-batch", self.budget
+            )
         return answers.read()
 
     def _out_of_memory(self, answers: Answers, passes: Sequence[Pass], longest: int) -> bool:

@@ -90,8 +90,8 @@ def _sequences(batch: Batch) -> Iterator[tuple[str, Int32]]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Computes metrics of the loss weights. `aux_samples`: the auxiliary rows, which are those of
-    every loss but the policy's. `aux_share`: their share of the total weight.
+    """Computes metrics of the loss weights. `aux_samples`: the number of auxiliary rows: the rows
+    of every loss except the policy's. `aux_share`: their share of the total weight.
     `largest_token_weight`: largest / mean weight of a token outside auxiliary rows. `sft_weight`:
     λ, weight of the loss `sft`; other losses have only the weights of their rows."""
     aux = [row for row in rows if row.loss != POLICY]

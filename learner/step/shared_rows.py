@@ -51,8 +51,9 @@ class SentRow(Row):
 
 class SharedRows:
     """This rank's micro-batches of rank 0's rows; every rank has equally many. Each is sent when
-    its turn comes. Making this object and iterating over it are collective. `rows`: those of rank
-    0; the others' do not count. Other arguments: see r3l.training.micro_batch.micro_batches."""
+    its turn comes. Making this object and iterating over it are collective. `rows`: the rows of
+    rank 0; on other ranks, they are ignored. Other arguments: see
+    r3l.training.micro_batch.micro_batches."""
 
     def __init__(
         self, rows: Sequence[Row], budget: int, device: torch.device, *, shared: bool

@@ -211,8 +211,8 @@ def _check(batch: Batch, advantages: Sequence[Advantages], masks: Sequence[Seque
     for name, found in (("advantages", advantages), ("masks", masks)):
         if len(found) != len(batch.groups):
             raise UserError(
-                f"{name} of {len(found)} groups for a batch of {len(batch.groups)}; return one "
-                "entry for each group"
+                f"{name} for {len(found)} groups, but the batch has {len(batch.groups)}; return "
+                "one entry for each group"
             )
     for group, values, own in zip(batch.groups, advantages, masks, strict=True):
         attempts = batch.attempts(group)

@@ -196,8 +196,8 @@ class AgentChat:
     ) -> tuple[int, ...]:
         """Encodes the messages after a reply, and the prompt for the next reply.
 
-        `calls`: id and name of each tool call in the reply. `tools`: those of the conversation. The
-        reply's end-of-turn token is not part of the result. Raises UserError if the template
+        `calls`: id and name of each tool call in the reply. `tools`: the tools of the conversation.
+        The reply's end-of-turn token is not part of the result. Raises UserError if the template
         refuses the messages, TextTooLong if they surely have more than `most_tokens`.
         """
         text = self._following(calls, messages, tools)

@@ -100,8 +100,8 @@ class Exploration:
     """One group that is being explored.
 
     `plan`: the group's plan. `handed`: the stored attempts of the plan. `seed` makes sampling and
-    `random` repeatable. `results`, `reflections`: what is stored of the group. `emit` stores more.
-    `progress`: finds and saves partial attempts.
+    `random` repeatable. `results`, `reflections`: those of the group that are stored already.
+    `emit` stores more. `progress`: finds and saves partial attempts.
 
     `working`: the tasks in which verbs are in progress. `widest`: the largest `running` so far.
     `idle_since`: when a verb was last in progress, in seconds of time.monotonic. `broken`: the

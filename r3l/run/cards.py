@@ -81,7 +81,7 @@ def model_card(run: RunFolder, step: int) -> str:
 
 def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequence[float]) -> str:
     """Returns the card of exported traces. `run`: None if only its store is known. `counts`:
-    numbers of sessions by their kind. `rewards`: those of the sessions. Raises UserError."""
+    numbers of sessions by their kind. `rewards`: the rewards of the sessions. Raises UserError."""
     facts: list[tuple[str, object]] = [(name, count) for name, count in counts.items() if count]
     low, high = min(rewards), max(rewards)
     facts.append(("reward", f"mean {fmean(rewards):.3g}, from {low:.3g} to {high:.3g}"))

@@ -2,7 +2,7 @@
 
 facts(task) ─► Algorithm.plan ─► explore ─► keep(group) ─► batch([group, …]) ─► rows
 
-fill(algorithm, tasks, explore, count) ─► groups, until so many are admitted ─► their batch
+fill(algorithm, tasks, explore, count) ─► groups, until `count` are admitted ─► their batch
 """
 
 import asyncio

@@ -4,7 +4,7 @@ opens them (huggingface.co/docs/hub/session-traces-format): a header, then messa
     {"type": "session", "harness": "r3l", "id": "g0000000042-1", "name": "…", "reward": 1.0, …}
     {"type": "message", "message": {"role": "user", "content": "…"}}
 
-The viewer ignores the header's further fields. They say what `FIELDS` lists.
+`FIELDS` lists the header's further fields, which the viewer ignores.
 """
 
 import json

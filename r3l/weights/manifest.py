@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """The number of chunks. All have CHUNK_BYTES, except that the last may be shorter."""
+        """The number of chunks. Each has CHUNK_BYTES, but the last may be shorter."""
         return -(-self.total_bytes // CHUNK_BYTES)
 
     @property

@@ -24,8 +24,8 @@ MOST_TASKS = 100_000
 
 
 def address_of(url: str) -> str:
-    """Returns a server's address in the form with which every URL begins. Raises UserError if it is
-    not the address of a server."""
+    """Returns a server's address in the form that every URL of the server begins with. Raises
+    UserError if it is not the address of a server."""
     scheme, rest = [*url.split("://", 1), ""][:2]
     if scheme.lower() not in ("http", "https") or not rest or set("?#") & set(rest):
         raise UserError(

@@ -72,7 +72,7 @@ def _shown(task: HarborTask) -> dict[str, Any]:
 @dataclass(frozen=True)
 class HarborTasks:
     """How the tasks of a folder are played. `root`: the folder. `agent`: the name of an agent of
-    Harbor, or "" for the user's own command. `local`: without containers. `settings`: those of
+    Harbor, or "" for the user's own command. `local`: without containers. `settings`: settings of
     Harbor's trials."""
 
     root: Path
@@ -112,8 +112,8 @@ class HarborTasks:
         self, task: Mapping[str, Any], place: Path, environ: Mapping[str, str]
     ) -> "OpenedTask":
         """Prepares an attempt at a task. `place`: the attempt's own folder. `environ`: the
-        variables that fill the task's own. Raises EnvironmentFailed if the task is no longer as it
-        was listed."""
+        variables that fill the task's own. Raises EnvironmentFailed if the task has changed since
+        it was listed."""
         name = str(task.get("id"))
         with self.changes(name):
             if name not in self.folders:
@@ -248,7 +248,7 @@ class OpenedTask:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Returns the folders in which Git keeps what was once in a folder, such as solutions."""
+    """Returns the folders in which Git keeps earlier contents of a folder, such as solutions."""
     found = []
     for git in (outer / ".git" for outer in (folder, *folder.parents)):
         with suppress(OSError, ValueError):

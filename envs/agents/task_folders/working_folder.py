@@ -91,8 +91,8 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def planned(task: HarborTask) -> Plan:
-    """Returns what a task's working folder gets. Without a Dockerfile: all of environment/. Raises
-    UserError if a source is missing, or a target is behind a link."""
+    """Returns what a task's working folder gets. Without a Dockerfile, that is all of environment/.
+    Raises UserError if a source is missing, or a target is behind a link."""
     plan, source = Plan(f"env agent: task {task.folder}"), task.folder / "environment"
     try:
         if task.image is None:
@@ -123,7 +123,9 @@ def _add_copy(plan: Plan, copy: Copy, source: Path, workdir: str, ignored: Ignor
         into = copy.target.endswith("/") or len(found) > 1 or to in plan.folders
         for path in found:
             if not (real := path.resolve()).is_relative_to(source):
-                raise UserError(f"{plan.what}: environment/{inner} is a link out of environment/")
+                raise UserError(
+                    f"{plan.what}: environment/{inner} is a link that leads out of environment/"
+                )
             if real.is_dir():
                 plan.add(real, to, copy.mode, ignored)
             else:

@@ -1,8 +1,8 @@
 """Writes HTML that opens without a server, a script or a network.
 
-Policies write the texts of a page, so every text is escaped: `element` escapes whatever is not
-`Html` already, and characters that cannot be seen become their codes. The page's policy allows its
-own style, and nothing else.
+Policies write the texts of a page, so every text is escaped: `element` escapes everything that is
+not already `Html`, and shows invisible characters as their codes. The page's policy allows its own
+style, and nothing else.
 """
 
 import base64

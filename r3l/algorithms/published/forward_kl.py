@@ -108,9 +108,10 @@ class Drawn(NamedTuple):
 
 
 def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
-    """Draws a token for each scored position from the teacher's likeliest ones. Of the positions
-    whose drawn token is not the attempt's own, keeps at most `others`, chosen at random. The draw
-    follows from the attempt and the step, so it is the same on all ranks and in a replay."""
+    """Draws a token for each scored position from the teacher's likeliest ones. If the drawn token
+    differs from the attempt's own at more than `others` positions, keeps only `others` of these,
+    chosen at random. The draw follows from the attempt and the step, so it is the same on all ranks
+    and in a replay."""
     shares = np.exp(top.logprobs[reading.mask].astype(np.float64)).cumsum(axis=1)
     seed = zlib.crc32(reading.token_ids.tobytes(), step & 0xFFFFFFFF)
     random = np.random.default_rng(seed)

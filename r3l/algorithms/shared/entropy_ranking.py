@@ -2,9 +2,9 @@
 
     truncated attempts ─► queries: the entropies of their tokens ─► structure ─► ranks ─► rewards
 
-Of an attempt with L sampled tokens, E_peak is the mean of the k = max(1, ⌊p·L⌋) largest entropies,
-and E_global the mean of all. One attempt dominates another if its E_peak is higher and its E_global
-lower. Source: R³, arXiv 2601.19620.
+For an attempt with L sampled tokens, E_peak is the mean of the k = max(1, ⌊p·L⌋) largest token
+entropies, and E_global the mean of all. One attempt dominates another if its E_peak is higher and
+its E_global lower. Source: R³, arXiv 2601.19620.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

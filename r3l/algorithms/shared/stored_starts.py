@@ -70,8 +70,8 @@ def number_of(kind: str, of: str) -> int:
 
 
 def newest_of(groups: Sequence[StoredGroup], word: str) -> tuple[int, float]:
-    """Returns the number and the success of the newest group whose kind is a numbered `word`; 0 and
-    0.0 if there is none."""
+    """Finds the newest group whose kind is `word` with a number. Returns this number and the
+    group's success, or 0 and 0.0 if there is none."""
     for group in groups:
         if number := number_of(group.kind, word):
             return number, group.success
