@@ -251,7 +251,7 @@ class GroupPuts:
         return kept[0]
 
     async def rest(self) -> list[SlotResult]:
-        """Puts what was held back. Returns the results among it."""
+        """Puts what was held back. Returns the results that were put."""
         held, self._held = self._held, []
         if not held:
             return []

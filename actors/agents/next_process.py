@@ -45,7 +45,7 @@ class Ended(Enum):
 
 
 class Next(Enum):
-    """What follows an end, in the words of the log."""
+    """What follows when a process ends, in the words of the log."""
 
     AGAIN = "it is started once more"
     """With the earlier replies in a base attempt, and with the saved state in a retry."""

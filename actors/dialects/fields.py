@@ -250,20 +250,20 @@ def overlooked(dialect: str, body: Mapping[str, Any]) -> dict[str, str]:
 
 
 class FieldLog:
-    """Names each field that is not followed once in the log of an actor."""
+    """Logs each field that is not followed, once for each actor."""
 
     def __init__(self) -> None:
         self._named: set[str] = set()
 
     def note(self, dialect: str, body: Mapping[str, Any]) -> int:
-        """Names the fields of a request that are not followed. Returns how many are unknown."""
+        """Logs the fields of a request that are not followed. Returns how many are unknown."""
         found = overlooked(dialect, body)
         for name, why in found.items():
             self.name(dialect, name, why or "it is unknown")
         return list(found.values()).count("")
 
     def name(self, dialect: str, name: str, why: str) -> None:
-        """Names a field that is not followed, if this log has not named it yet."""
+        """Logs a field that is not followed, unless it was logged before."""
         key = f"{dialect} {name:.80}"
         if key not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(key)

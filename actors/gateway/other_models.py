@@ -115,7 +115,7 @@ class OtherModels:
 
 
 class AnswerRefused(Exception):
-    """A server's answer was refused. The message follows the server's name."""
+    """A server's answer was refused. The message is written to follow the server's name."""
 
 
 async def posted(

@@ -32,7 +32,8 @@ class RefusedRequests:
         self._latest = deque[_RefusedRequest](maxlen=MOST_KEPT)
 
     def add(self, key: str, request: str, why: str) -> None:
-        """`request`: its method and path. `why`: the status, and a sentence."""
+        """Adds a refused request. `request`: its method and path. `why`: the status, and a
+        sentence."""
         text = f"{label(request)} ({label(why, 160)})"
         self._latest.append(_RefusedRequest(time.monotonic(), key, text))
 

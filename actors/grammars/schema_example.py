@@ -37,7 +37,7 @@ SAMPLES = (
 
 
 class NoExample(Exception):
-    """No value is made up for a schema. The message names the part."""
+    """No value can be made up for a schema. The message names the part that prevents it."""
 
 
 def example(schema: Any) -> Any:

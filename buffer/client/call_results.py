@@ -163,7 +163,7 @@ class Call(Generic[T]):
 
 
 def as_lease(reply: Lease | Wait, frames: Sequence[Frame]) -> Lease | Wait:
-    """Makes a lease from a reply and the results and reflections behind it."""
+    """Makes a lease from a reply and from the results and reflections that follow it."""
     if isinstance(reply, Wait):
         return reply
     if sum(reply.following) != len(frames):

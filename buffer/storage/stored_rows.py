@@ -300,7 +300,7 @@ class Regrade(Record):
 
 
 class Regrades(Record):
-    """All regrades that a store comes from, the last one last."""
+    """All regrades that a store went through, oldest first."""
 
     done: tuple[Regrade, ...] = ()
 

@@ -81,7 +81,7 @@ class Txn(Tables):
         self.put("sys", b"progress", codec.encode(progress))
 
     def regrades(self) -> tuple[Regrade, ...]:
-        """Returns how the store's rewards were replaced, the latest time last."""
+        """Returns the regrades that replaced the store's rewards, oldest first."""
         return (self.read("sys", b"regraded", Regrades) or Regrades()).done
 
     def put_regrades(self, regrades: Sequence[Regrade]) -> None:

@@ -74,7 +74,7 @@ def died_of_age(store: Store) -> tuple[int, float]:
 
 
 def regrades(store: Store) -> tuple[Regrade, ...]:
-    """Returns how the rewards of a store were replaced since its run, the latest time last."""
+    """Returns the regrades that replaced the store's rewards since its run, oldest first."""
     with store.read() as txn:
         return txn.regrades()
 

@@ -49,7 +49,7 @@ class EvaluationCatalogue:
         return _facts(group_id, attempts) | MORE | {"pairs": [_pair(one) for one in attempts]}
 
     def summary(self) -> Facts:
-        """Returns how many tasks there are, as groups of an evaluation."""
+        """Returns the number of tasks, counted as groups of an evaluation."""
         groups = self.read()
         return {
             "change": self.change, "version": self.version, "total": self.total,

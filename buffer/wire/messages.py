@@ -57,7 +57,7 @@ class ReceivedRequest:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells the request from others, even when it is sent again."""
+        """Identifies the request, even when it is sent again."""
         return self.operation.name, self.rid
 
 

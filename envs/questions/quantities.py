@@ -193,7 +193,7 @@ def is_inch(words: list[str]) -> bool:
 
 
 def same_measure(gold: str, answer: str) -> bool:
-    """Whether two texts of units have units of measure, the same in both."""
+    """Whether two texts have the same units of measure, at least one."""
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None or not ours.measures:
         return False

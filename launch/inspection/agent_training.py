@@ -26,7 +26,7 @@ REMEDIES["missed"] = REMEDIES["grammar"]
 
 
 class Alarm(NamedTuple):
-    """`what`: what is wrong. `remedy`: what to do about it."""
+    """An alarm. `what`: what is wrong. `remedy`: what to do about it."""
 
     what: str
     remedy: str

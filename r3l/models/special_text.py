@@ -124,7 +124,7 @@ class SpecialText:
 
 
 def without_marks(text: str) -> str:
-    """Returns a rendered text as a reader sees it."""
+    """Returns a rendered text without marks, for a reader."""
     return text.replace(BREAK, "").replace(_OWN, _ESCAPE)
 
 

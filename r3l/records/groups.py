@@ -95,7 +95,7 @@ class SlotResult(Record):
 
     @property
     def role(self) -> Role:
-        """Whether the slot is for a retry."""
+        """The role: "distilled" if the slot is for a retry, else "base"."""
         return role_of(self.of)
 
 
@@ -113,7 +113,7 @@ class Recalled(Record):
 
 
 class AttemptKey(Record):
-    """Names a stored attempt."""
+    """Identifies a stored attempt."""
 
     group_id: str
     slot: Integer

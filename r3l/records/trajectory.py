@@ -156,7 +156,7 @@ class Trajectory(Record):
 
     @property
     def role(self) -> Role:
-        """The role of the attempt: whether it retries another attempt of its group."""
+        """The role: "distilled" if it retries another attempt of its group, else "base"."""
         return role_of(self.of)
 
     @property

@@ -4,8 +4,8 @@
 
 `following` renders new messages after a short made-up conversation, and then removes the made-up
 text. A new AgentChat tests that the result is the same as in a rendering of the whole chat. A
-tokenizer with templates by name writes chats with tools by `tool_use` and others by `default`.
-Replies are read by actors.gateway.parsers.
+tokenizer may have several named templates. Then chats with tools are written with the template
+`tool_use`, all others with `default`. Replies are read by actors.gateway.parsers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     env.right_answers() ─► tokens of each answer, with the end of turn ─► Σ exp(Σ log-probability)
 
-The engine that plays the attempts also computes the probabilities. So they are those of the policy
-that is evaluated, in the number format in which it is sampled, and no second copy of the model is
+The engine that plays the attempts also computes the probabilities. So they belong to exactly the
+policy that is evaluated, in the number format of its sampling, and no second copy of the model is
 needed.
 """
 

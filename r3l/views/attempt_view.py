@@ -55,11 +55,11 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record, forbid_unknown_fields=False):
-    """A slot and its attempt, if any. `of`: the slot that it retries, or -1. `base`: the same, or
-    for an attempt that is no retry its own slot. `origin`: the step of another group's attempt from
-    which it started. `source`: where an imported attempt comes from. `length`: tokens of the whole
-    sequence. `generated`: tokens sampled for this attempt. `seconds`: sampling time of the
-    attempt's own steps. `reflection`: the one that advised it, or that led to no attempt.
+    """A slot and its attempt, if any. `of`: the slot that it retries, or -1. `base`: the same; if
+    it is no retry, its own slot. `origin`: the step of another group's attempt from which it
+    started. `source`: where an imported attempt comes from. `length`: tokens of the whole sequence.
+    `generated`: tokens sampled for this attempt. `seconds`: sampling time of the attempt's own
+    steps. `reflection`: the one that advised it, or that led to no attempt.
 
     Evaluations store it. Fields from another version of r3l that this version does not know are
     ignored.

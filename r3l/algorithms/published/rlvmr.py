@@ -49,7 +49,7 @@ class RLVMR(RatioAlgorithm):
     )
 
     def token_advantages(self, batch: Batch, found: Sequence[Advantages]) -> list[list[Float64]]:
-        """Adds the advantages of the steps to those of their attempts."""
+        """Adds to each attempt's advantage the advantages of its steps."""
         return [
             by_tag(
                 rows.plain(values),

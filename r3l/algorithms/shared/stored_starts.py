@@ -116,7 +116,7 @@ class StartsInside(RatioAlgorithm):
         return ""
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
-        """Hands out the chosen attempt. The same lease gets the same plan."""
+        """Plans a group that gets the chosen attempt. The same lease always gets the same plan."""
         random = lease.random()
         chosen = None
         if random.random() < self.share:
