@@ -238,8 +238,8 @@ class Session:
         finished that reply in this attempt."""
         if not self.tree.replied(last):
             raise UserError(
-                "messages: the last message is the beginning of a reply, which this gateway cannot "
-                "continue; end with a user message"
+                "messages: the last message is a reply that the agent has begun, which this "
+                "gateway cannot continue; end with a user message"
             )
 
     def _guides(self, node: Node) -> bool:

@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: reindex(m, **{"model.embed_tokens.weight": SECOND}),
         "names the tensor model.embed_tokens.weight",
     ),
-    "the index is missing": (lambda m: (m / INDEX).unlink(), f"without {SINGLE} or {INDEX}"),
+    "the index is missing": (lambda m: (m / INDEX).unlink(), f"there is no {SINGLE} or {INDEX}"),
     "the index is not JSON": (lambda m: (m / INDEX).write_text("{"), "is not an index"),
     "the index is a list": (lambda m: (m / INDEX).write_text("[]"), "is not an index"),
     "the index names nothing": (lambda m: (m / INDEX).write_text('{"weight_map": {}}'), "not an "),
