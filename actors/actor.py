@@ -120,13 +120,13 @@ class Actor:
 
     @property
     def live(self) -> int:
-        """The number of running attempts, with those of groups that are about to begin."""
+        """The number of running attempts, including those of groups that are about to begin."""
         return sum(group.live(self.width) for group in self.held.values())
 
     @property
     def width(self) -> int:
-        """The number of attempts that a further group may run at once: the most that any group has
-        run. Until a group has begun, the number of slots of the newest plan."""
+        """The number of attempts that a further group is expected to run at once: the most that any
+        group has run so far. Before any group has begun, the number of slots in the newest plan."""
         return max([self.widest, *(group.x.widest for group in self.held.values())]) or self.planned
 
     async def _explore_forever(self) -> NoReturn:

@@ -55,18 +55,18 @@ def _is_no_model(word: str) -> bool:
 def check(file: Path, model: str | None, oracle: bool, overrides: tuple[str, ...]) -> None:
     """Play some tasks of an agent twice, without a model, and compare the two tapes.
 
-    YAML and the KEY=VALUE arguments are a run's settings. The replies are made up: they call
-    each tool once, with arguments that fit its schema, and then repeat the newest text. The chat
-    template comes from the run's model. With --model one task is played once, with replies that
-    the model samples in this process. With --oracle the solutions of task folders in Harbor's
-    format are played instead of the agent: each should earn 1, and an untouched folder 0. The exit
-    code is 2 if an attempt gets no reward, or a solution not its own."""
+    YAML and the KEY=VALUE arguments are a run's settings. The replies are made up: they call each
+    tool once, with arguments that fit its schema, and then repeat the newest text. The chat
+    template comes from the run's model. With --model one task is played once, with replies that the
+    model samples in this process. With --oracle the solutions of task folders in Harbor's format
+    are played instead of the agent: each should earn 1, and an untouched folder 0. The exit code is
+    2 if an attempt gets no reward, or if --oracle finds a wrong reward."""
     named = [f"model={json.dumps(model)}"] if model else []
     config = configuration.load(file, [*overrides, *named])
     if len(config.env.names) > 1 or not config.env.has_agents:
         raise UserError(f"env {config.env.title}: is not an agent; use r3l-env check NAME")
     if oracle and model is not None:
-        raise UserError("--oracle asks no model; leave out --model")
+        raise UserError("--oracle uses no model; leave --model out")
     lines = check_solutions(config) if oracle else None
     sys.exit(
         asyncio.run(_print(lines or (_made_up(config) if model is None else _sampled(config))))

@@ -84,8 +84,9 @@ class BufferRequests:
     async def put(
         self, group_id: str, made: Sequence[Item], fingerprint: Fingerprint
     ) -> Sequence[Item]:
-        """Puts results and reflections, all or none. If they are too large or malformed, puts them
-        without the reflections, and then failed results instead. Returns what was put.
+        """Puts results and reflections, all or none. If the buffer refuses them as too large or
+        malformed, puts them without the reflections. If that is refused too, puts failed results
+        instead. Returns what was put.
 
         Cancelling the caller does not stop the put. Raises LeaseLost or Conflict. Raises EngineSick
         for a result that a healthy engine cannot produce.
@@ -96,8 +97,8 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult, sent: SentProgress) -> None:
-        """Tries once to put a slot's progress. `sent`: what the buffer has of it. Raises LeaseLost.
-        Raises EngineSick for progress that a healthy engine cannot produce."""
+        """Tries once to put a slot's progress. `sent`: the progress that the buffer already has.
+        Raises LeaseLost. Raises EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await sent.put(self.client, group_id, self.name, result)
@@ -215,9 +216,9 @@ class BufferRequests:
 
 
 class GroupPuts:
-    """Puts the results and reflections of one leased group. A complete group takes no more, so the
-    result that completes it, and everything after that, is held back until `rest`. `busy`: the
-    number of requests in progress."""
+    """Puts the results and reflections of one leased group. A complete group accepts nothing more.
+    So the result that would complete it is held back until `rest`, and so is everything after it.
+    `busy`: the number of requests in progress."""
 
     def __init__(
         self,
@@ -250,7 +251,7 @@ class GroupPuts:
         return kept[0]
 
     async def rest(self) -> list[SlotResult]:
-        """Puts what was held back. Returns the results among it."""
+        """Puts what was held back. Returns the results that were put."""
         held, self._held = self._held, []
         if not held:
             return []

@@ -1,6 +1,6 @@
 """Measures how many attempts are needed to keep the engine busy.
 
-An attempt has a request in the engine only part of the time; for the rest it waits for its
+An attempt has a request in the engine only part of the time; the rest of the time, it waits for its
 environment. The slower the environment, the more attempts are needed.
 """
 

@@ -110,7 +110,7 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Each seed of a reset gives one task. No two splits share a seed."""
+    """Tasks that differ only in the seed given to `reset`. No two splits share a seed."""
 
     env: str
 

@@ -54,12 +54,13 @@ async def explore(
     """Explores one group of a task as `algorithm` does. Makes as many environments as the group
     plays at the same time.
 
-    `options`: of the environment, if it is named. `plan`: by default the algorithm's own. `handed`:
-    the stored attempts of the plan, by default those in `memory`. `seed` makes sampling repeatable.
-    `memory`: where stored attempts come from, and where the group is kept. `emit`: called with each
-    result and reflection as soon as it exists. An attempt that fails costs its slot, with a cause.
-    `on_failure` is called with it; by default it prints the first failure of each cause. Raises
-    UserError for an unknown environment, EngineDead if the policy cannot sample any more.
+    `options`: options of the environment, if `env` is a name. `plan`: by default the algorithm's
+    own. `handed`: the stored attempts of the plan, by default those in `memory`. `seed` makes
+    sampling repeatable. `memory`: where stored attempts come from, and where the group is kept.
+    `emit`: called with each result and reflection as soon as it exists. `on_failure`: called with
+    the error of each attempt that fails; by default it prints the first failure of each cause. The
+    slot of such an attempt counts as failed. Raises UserError for an unknown environment,
+    EngineDead if the policy can no longer sample.
     """
     make_env: Callable[[], Environment]
     if isinstance(env, str):

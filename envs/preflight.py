@@ -1,5 +1,6 @@
-"""Before a run, resets the environment to some tasks and takes one step in each. For an agent,
-prepares the tasks. Uses the same kind of process and the same limits as the run."""
+"""Before a run, resets the environment to some tasks and takes one step in each. If the environment
+is an agent, only prepares the tasks. Uses the same kind of process and the same limits as the
+run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -29,14 +30,13 @@ FEW_STEPS = 3
 @dataclass(frozen=True)
 class FirstStep:
     """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
-    `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
-    an agent, without the step. `answers`: how many right answers the environment lists.
+    `budget`: limit for the response. `reflection_prompt`: the prompt for a reflection on the step;
+    for an agent, without the step itself. `answers`: how many right answers the environment lists.
 
-    `for_nothing`: the reward, as a share of a full success, of an attempt that an empty response
-    ends; 0 if no such response was tried. `replayable`: whether the steps of a stored attempt can
-    be played again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot
-    or by replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows
-    it."""
+    `for_nothing`: what an attempt earns, as a share of a full success, if an empty response ends
+    it; 0 if that was not tried. `replayable`: whether the steps of a stored attempt can be played
+    again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot or by
+    replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows it."""
 
     prompt: int
     budget: int

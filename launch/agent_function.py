@@ -21,8 +21,8 @@ TASKS = "tasks.jsonl"
 def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
     """Returns settings that train `agent`. Writes a list of tasks to a file in the run's folder.
 
-    Raises UserError if actors cannot import a function, if the run's folder already has a list of
-    other tasks, or if r3l.train is called while an actor imports the user's file.
+    Raises UserError if actors cannot import a function, if the run's folder already lists different
+    tasks, or if r3l.train is called while an actor imports the user's file.
     """
     if MODULE in sys.modules:
         raise UserError(

@@ -114,7 +114,8 @@ def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
 
 
 def who_waits(values: Mapping[str, float]) -> str:
-    """Says whether the learner or the actors limit the pace, and how idle the other side is."""
+    """Says whether the learner or the actors limit the pace, and how much of the time the other
+    side is idle."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
         return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"

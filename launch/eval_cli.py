@@ -196,8 +196,8 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 @dataclass
 class Sitting:
-    """One call of the command: what it plays. `known`: the panel of --panel, if its file exists.
-    `_sit` sets the fields with defaults."""
+    """What one call of the command plays. `known`: the panel of --panel, if its file exists. `_sit`
+    sets the fields with defaults."""
 
     config: RunConfig
     tasks: list[Task]

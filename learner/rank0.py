@@ -172,8 +172,9 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of groups. Returns None if the run must stop, with `unfit` as the
-        reason if the batch exceeds a limit, such as the memory; its groups can be drawn again."""
+        """Waits for a full batch of groups. Returns None if the run must stop. If that is because
+        the batch exceeds a limit, such as the memory, `unfit` is the reason, and its groups can be
+        drawn again."""
         began, draw = time.monotonic(), None  # without one, the run still ends with a checkpoint
         try:
             draw = self._wait_for_batch(version)
@@ -341,8 +342,8 @@ class Rank0:
         return metrics
 
     def finish_publication(self) -> None:
-        """Waits until the last version is published. Raises WeightsError if it cannot be, or not
-        before its deadline."""
+        """Waits until the last version is published. Raises WeightsError if publishing failed or
+        missed its deadline."""
         began = time.monotonic()
         while not self.publisher.published(PUBLISHED_S):
             still_waiting(self.trainer, "waiting until the last weights are published")
@@ -352,8 +353,8 @@ class Rank0:
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
         """Copies weights and begins to publish them. Call `finish_publication` first. Returns
-        metrics; those of comparing and compressing are of the previous version. Does nothing if the
-        run was stopped during the evaluation of version 0."""
+        metrics; those about comparing and compressing belong to the previous version. Does nothing
+        if the run was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

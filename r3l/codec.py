@@ -8,7 +8,7 @@ missing. If a field is written twice, the last one counts. Elements of arrays ar
 keep every bit. Decoded arrays are read-only. Nothing is ever unpickled.
 
 Messages that are not records, such as headers, go through `pack` and `unpack`. They hold plain
-values, are limited in size, and have no key twice.
+values, are limited in size, and have no repeated keys.
 """
 
 import re

@@ -54,7 +54,7 @@ class EpisodeError(R3LError, RuntimeError):
 
 
 class PlanError(UserError):
-    """An algorithm's `explore` asks for what its group cannot have, such as a slot out of plan."""
+    """An algorithm's `explore` asks for something impossible, such as a slot outside the plan."""
 
 
 class ExploreFailed(EpisodeError):
@@ -62,7 +62,7 @@ class ExploreFailed(EpisodeError):
 
 
 class RecordFailed(EpisodeError):
-    """What an attempt or an answer has made cannot be recorded."""
+    """An attempt or an answer was made but cannot be recorded."""
 
 
 class EnvironmentFailed(EpisodeError):
@@ -118,8 +118,8 @@ class Conflict(BufferError_):
 
 
 class ProgressGap(BufferError_):
-    """A saved progress adds to one that the buffer does not have. The actor must send the whole
-    progress."""
+    """An actor sent only what is new in its progress, but the buffer lacks the earlier part. The
+    actor must send the whole progress."""
 
 
 class DrawExpired(Conflict):

@@ -68,8 +68,8 @@ MakePlayable = Callable[[Task], Playable]
 @dataclass
 class Gateway:
     """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key.
-    `unset`: the environment variables that no agent and no grader gets. `fresh`: those that name a
-    new folder in each attempt. `refused`: the latest requests that were refused."""
+    `unset`: the environment variables that agents and graders do not get. `fresh`: the variables
+    that name a new folder in each attempt. `refused`: the latest requests that were refused."""
 
     policy: Policy
     reader: ReplyReader
@@ -88,9 +88,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakePlayable]:
-    """Yields a function that makes the environment or the agent in which a task is played. If the
-    run has agents, also serves the policy over HTTP. Raises UserError if the chat template, a
-    parser, the port or an API key is unusable."""
+    """Yields a function that makes the environment or the agent for a task. If the run has agents,
+    also serves the policy over HTTP. Raises UserError if the chat template, a parser, the port or
+    an API key is unusable."""
     if not config.env.has_agents:
         yield cast(MakePlayable, make_env)  # the run has no agent
         return

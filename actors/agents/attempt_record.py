@@ -58,8 +58,9 @@ def conversations(
     """Returns an attempt's trained conversations, the main conversation first. Returns [] if no
     reply may be trained.
 
-    - The main conversation contains `pivot`. Without it, the last one that has the main kind.
-    - The main kind is that of `pivot`. Without it, that of the first call.
+    - The main conversation is the one with `pivot`, or without a pivot the last one of the main
+      kind.
+    - The main kind is the kind of `pivot`, or without a pivot the kind of the first call.
     - If `train` is "main", keeps only the main kind.
     - `unseen`: also uses replies that the agent has not received
     """
@@ -115,7 +116,7 @@ def trajectory(
 ) -> Trajectory:
     """Returns an attempt's record.
 
-    `retry`: what is retried, and `at`: the call from which it is. `others`: the calls to other
+    `retry`: what is retried. `at`: the call at which the retry starts. `others`: the calls to other
     models and MCP servers. `outcome.finish`: empty while the attempt runs. Raises EnvironmentFailed
     if no call is trained.
     """
@@ -184,8 +185,8 @@ def _nothing_trained() -> EnvironmentFailed:
 
 
 def token_counts(tree: CallTree, made: Trajectory) -> Counter[str]:
-    """Counts the tokens that were sampled for an attempt, those of them that are trained, and the
-    others by the reason (r3l.views.tape.UNTRAINED; missed: replies that did not fit their
+    """Counts the tokens that were sampled for an attempt: all, those that are trained, and the
+    others by the reason why not (r3l.views.tape.UNTRAINED; missed: replies that did not fit their
     request)."""
     counts = Counter[str]()
     for call in read_tape(made.extra.tape):

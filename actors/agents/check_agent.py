@@ -2,10 +2,10 @@
 
     r3l-agent check agent.yaml [KEY=VALUE …]
 
-The replies are made up. They call each tool once, with arguments that fit its schema. Then they
-have the shape that the request asks for, as if the policy kept to it by itself, or else repeat the
-newest text. A third attempt gets empty replies, which should earn nothing. The chat
-template comes from the run's model. actors.agents.check_with_model plays a task with a model.
+The replies are made up. They call each tool once, with arguments that fit its schema. After that,
+they have the shape that the request asks for, or repeat the newest text if it asks for none. A
+third attempt gets empty replies, which should earn nothing. The chat template comes from the run's
+model. actors.agents.check_with_model plays a task with a model.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class EchoPolicy:
 
 async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tuple[str, bool]]:
     """Plays each task twice. Yields (report line, whether both attempts got a reward). Then plays
-    it with empty replies, and yields a note if they earn something."""
+    the task with empty replies, and yields a note if they earn something."""
     reader = reader_of(chat, config.actor.agent)
     policy = EchoPolicy(chat, reader, config.actor.max_model_len)
     async with (
@@ -172,8 +172,8 @@ async def _paid_for_nothing(
 
 @dataclass(frozen=True)
 class PlayedAttempt:
-    """An attempt: its outcome in words, its reward if it has one, and its calls. With a reward the
-    calls are those of its record."""
+    """An attempt: its outcome in words, its reward if it has one, and its calls. If it has a
+    reward, the calls are those of its record."""
 
     outcome: str
     reward: float | None

@@ -2,7 +2,7 @@
 
     r3l-agent check agent.yaml --oracle [KEY=VALUE …]
 
-No model and no agent is asked. The solution should earn 1, an untouched folder 0.
+Neither a model nor an agent takes part. The solution should earn 1, an untouched folder 0.
 """
 
 import os
@@ -23,8 +23,8 @@ MOST_TASKS = 100_000
 
 
 async def check_solutions(config: RunConfig) -> AsyncIterator[tuple[str, bool]]:
-    """Yields a line for each task, and whether its solution alone earns a reward. Raises UserError
-    if the agent's tasks are not a folder of tasks."""
+    """Yields a line for each task, and whether its solution and an untouched folder earn what they
+    should. Raises UserError if the agent's tasks are not a folder of tasks."""
     if not is_folder(str(config.env.options.get("tasks", ""))):
         raise UserError("--oracle: needs env.options.tasks=FOLDER, with tasks in Harbor's format")
     splits = (tasks_of_all(config.env, split, MOST_TASKS) for split in ("train", "eval"))

@@ -2,8 +2,9 @@
 
     r3l-agent check agent.yaml --model [NAME]
 
-Replies are sampled in this process, with plain PyTorch and the run's settings. A model is there in
-seconds, where vLLM's engine needs up to minutes; a run samples the same distribution with vLLM.
+Replies are sampled in this process, with plain PyTorch and the run's settings. This loads a model
+in seconds, whereas vLLM's engine can take minutes to start. A run samples from the same
+distribution with vLLM.
 """
 
 import asyncio

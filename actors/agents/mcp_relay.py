@@ -59,7 +59,7 @@ class McpRelay:
     async def answer(
         self, name: str, message: Message, headers: Mapping[str, str]
     ) -> Message | None:
-        """Answers a message of the agent; returns None for a notification. Raises Refused, for
+        """Answers a message from the agent; returns None for a notification. Raises Refused, for
         example if the attempt ends first."""
         method = str(message.get("method", ""))
         self.session.check_calls(self.begun, MOST_MCP_CALLS)

@@ -6,7 +6,7 @@ no input or output.
       ▼                         ▼
     bare ────── killed ────► bare second            without the state
 
-No other end is followed by another process: the attempt has failed.
+If a process ends in any other way, no process follows it: the attempt has failed.
 """
 
 from enum import Enum, auto
@@ -45,7 +45,7 @@ class Ended(Enum):
 
 
 class Next(Enum):
-    """What follows an end, in the words of the log."""
+    """What follows when a process ends, in the words of the log."""
 
     AGAIN = "it is started once more"
     """With the earlier replies in a base attempt, and with the saved state in a retry."""
@@ -86,7 +86,7 @@ class Processes:
 
 
 def how_ended(error: EnvironmentFailed, *, restored: bool) -> Ended:
-    """Returns how a process ended, by the error with which its attempt failed."""
+    """Tells how a process ended from the error with which its attempt failed."""
     match error:
         case AgentKilled():
             return Ended.KILLED

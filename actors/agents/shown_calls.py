@@ -15,8 +15,8 @@ LONGEST = 2000
 
 
 def chat_lines(calls: Sequence[TapedCall], *, recorded: bool) -> Iterator[str]:
-    """Yields the lines of a chat: for each call what is new in it, and its reply. `recorded`: the
-    calls are those of a record, so it is known which replies are trained."""
+    """Yields the lines of a chat: the new messages of each call, and its reply. `recorded`: the
+    calls come from a record, so it is known which replies are trained."""
     for number, call in enumerate(calls):
         if call.model:
             took = f"{call.seconds:.1f} s, not trained"

@@ -95,8 +95,8 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 class Replays:
     """Decides whether retries replay a tape. After `limit` divergences in a row, retries start from
-    the beginning. An attempt that starts inside a stored one never does, since it is compared with
-    attempts that start there."""
+    the beginning. A retry that starts inside an attempt of another group never does that, since it
+    is compared with attempts that start there too."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0

@@ -1,5 +1,5 @@
-"""Says which calls of an attempt are trained, why the others are not, and under which names the
-policy was asked."""
+"""Says which calls of an attempt are trained, why the others are not, and which model names the
+attempt used for the policy."""
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
@@ -10,7 +10,8 @@ from r3l.views.tape import UNTRAINED, TapedCall
 
 def trained_words(calls: Sequence[TapedCall], train: str) -> str:
     """Returns one phrase such as `trained: call 0 of 2 (actor.agent.train=main); not call 1: it is
-    not in the main conversation`. `calls`: those of an attempt's record. `train`: the setting."""
+    not in the main conversation`. `calls`: the calls in an attempt's record. `train`: the
+    setting."""
     made = [call for call in calls if not call.model]
     reasons: dict[str, list[int]] = {}
     for number, call in enumerate(made):
@@ -24,8 +25,8 @@ def trained_words(calls: Sequence[TapedCall], train: str) -> str:
 
 
 def asked_words(names: Collection[str]) -> str:
-    """Returns one phrase with the names by which an attempt asked the policy, and what to do if
-    there is a second name whose meaning no setting decides."""
+    """Returns one phrase with the model names that an attempt used for the policy. If no setting
+    says what a second name means, adds what to do."""
     listed = f"models asked: {', '.join(sorted(names)) or 'none that is trained'}"
     if len(names) < 2:
         return listed

@@ -31,8 +31,8 @@ NOT_ARGUMENTS = frozenset(
 
 
 class Refused(Exception):
-    """A refusal of a request: an HTTP status, an error code and a sentence. `field`: the field that
-    is not offered."""
+    """A refusal of a request: an HTTP status, an error code and a sentence. `field`: the
+    unsupported field."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,8 @@ def bad(message: str) -> Refused:
 
 
 def unsupported(field: str, message: str) -> Refused:
-    """Returns the refusal of a field, as OpenAI writes it. Some clients then ask without it."""
+    """Returns the refusal of a field, in OpenAI's words. Some clients then ask again without the
+    field."""
     return Refused(400, "unsupported_parameter", f"{field}: {message}", field)
 
 
@@ -58,8 +59,8 @@ class AgentRequest:
     """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
     use the reply. `choices`: the reply must be one of these texts. `parallel`: whether the reply
     may have several tool calls. `begun`: whether the last message begins the reply (an assistant's,
-    without a name). `arguments`: what the request gives the chat template, as JSON. `schema_name`:
-    the name that the request gives its JSON schema."""
+    without a name). `arguments`: the request's arguments for the chat template, as JSON.
+    `schema_name`: the name that the request gives its JSON schema."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -108,9 +109,9 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
 
 
 def shape_of(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Returns (the JSON schema that a reply must fit, or None; the texts from which a reply must be
-    chosen, or none). Raises Refused if the request's schema or texts are malformed, or if the
-    request has several of them."""
+    """Returns two things: the JSON schema that a reply must fit, or None; and the texts from which
+    a reply must be chosen, if any. Raises Refused if the request's schema or texts are malformed,
+    or if the request has several of them."""
     asked = body.get("structured_outputs") or {}
     schemas = {
         "response_format": schema_of(body.get("response_format")),
@@ -165,7 +166,7 @@ def _schema(holder: Mapping[str, Any], name: str, of: str = "") -> dict[str, Any
 
 
 def template_arguments(body: Mapping[str, Any]) -> str:
-    """Returns the arguments that a request has for the chat template, as JSON with sorted keys."""
+    """Returns a request's arguments for the chat template, as JSON with sorted keys."""
     made: dict[str, Any] = {}
     if effort := body.get("reasoning_effort"):
         made |= {"reasoning_effort": effort} | _thinking(effort != "none")

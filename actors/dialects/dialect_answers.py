@@ -121,8 +121,8 @@ def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
 
 
 def broken_response(refused: Refused) -> str:
-    """Writes the event that ends a stream without an answer. The error stands in it twice: as
-    OpenAI documents it, and as OpenAI's client looks for it."""
+    """Writes the event that ends a stream without an answer. It contains the error twice: as OpenAI
+    documents it, and where OpenAI's client looks for it."""
     error = {"code": refused.code, "message": str(refused), "param": None}
     return _event("error", {"type": "error", "sequence_number": 0} | error | {"error": error})
 

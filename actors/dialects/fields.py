@@ -5,8 +5,9 @@
     ignored      it changes neither the text nor the form of a reply
     refused      it would, and the gateway cannot do it: 400 with the field's name
 
-Fields of the last kind have values that ask for nothing, such as `logprobs: false`. The log names a
-field that is not followed once. A field that is in no row is such a field, and is counted.
+A field of the last kind is accepted with a value that asks for nothing, such as `logprobs: false`.
+The log names each field that is not followed, once. A field that no row lists is not followed
+either, and is counted.
 """
 
 import logging
@@ -41,7 +42,8 @@ class Field:
     """A field of some dialects; `text.format` is a field of the object `text`.
 
     `kind`: the JSON types that the gateway takes. `neutral`: values that ask for nothing. `idle`:
-    tells further ones. `instead`: what to do if the field is refused.
+    whether another value asks for nothing. `instead`: what the user should do if the field is
+    refused.
     """
 
     name: str
@@ -248,24 +250,24 @@ def overlooked(dialect: str, body: Mapping[str, Any]) -> dict[str, str]:
 
 
 class FieldLog:
-    """Names each field that is not followed once in the log of an actor."""
+    """Logs each field that is not followed, once for each actor."""
 
     def __init__(self) -> None:
         self._named: set[str] = set()
 
     def note(self, dialect: str, body: Mapping[str, Any]) -> int:
-        """Names the fields of a request that are not followed. Returns how many are unknown."""
+        """Logs the fields of a request that are not followed. Returns how many are unknown."""
         found = overlooked(dialect, body)
         for name, why in found.items():
             self.name(dialect, name, why or "it is unknown")
         return list(found.values()).count("")
 
     def name(self, dialect: str, name: str, why: str) -> None:
-        """Names a field that is not followed, if this log has not named it yet."""
+        """Logs a field that is not followed, unless it was logged before."""
         key = f"{dialect} {name:.80}"
         if key not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(key)
-            log.warning("agents ask %s for %.80r, which is not followed: %s",
+            log.warning("requests to %s have the field %.80r, which is not followed: %s",
                         PATHS[dialect], name, why)  # fmt: skip
 
 

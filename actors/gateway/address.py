@@ -36,8 +36,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def reached_at(host: str, port: int) -> str:
-    """Returns the host for the URLs that agents get, after a connection to it. With a host of ANY:
-    this machine's name, or else its address. Raises UserError if no connection can be made."""
+    """Returns the host for the URLs that agents get. Tries to connect to it first. For a host of
+    ANY, this is a name of this machine, or else an address. Raises UserError if no connection can
+    be made."""
     bare, why = host.strip("[]"), ""
     for tried in _names() if bare in ANY else (bare,):
         try:

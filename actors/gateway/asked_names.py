@@ -1,9 +1,9 @@
-"""Counts the model names with which agents ask the policy, and warns if a name may be meant for
+"""Counts the model names that agents use for the policy, and warns if a name may be meant for
 another model.
 
-An agent that somebody else wrote may have any name in its code: the policy answers it. A second
-name may stand for another model, such as a judge, whose replies should not train the policy. Only
-the settings can decide that (actor.agent.models).
+An agent that somebody else wrote may ask for any model name: the policy answers. A second name may
+stand for another model, such as a judge, whose replies should not train the policy. Only the
+settings can decide that (actor.agent.models).
 """
 
 import json
@@ -20,15 +20,16 @@ OTHERS = "others"
 
 
 class AskedNames:
-    """The model names with which an actor's agents ask the policy."""
+    """The model names that an actor's agents use for the policy."""
 
     def __init__(self) -> None:
         self.known = {MODEL, UNTRAINED}
         self.said: set[frozenset[str]] = set()
 
     def note(self, session: Session, name: str) -> None:
-        """Counts a call. `name`: MODEL or UNTRAINED if that is decided. Says once if an agent asks
-        for a second name and nothing decides what it means."""
+        """Counts a call. `name`: MODEL or UNTRAINED if r3l or a setting decides what the name
+        means. Tells the user once if an agent asks for a second name whose meaning nothing
+        decides."""
         name = self._counted(name)
         session.metrics.asked[name] += 1
         if name == UNTRAINED or name in session.names:

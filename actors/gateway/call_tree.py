@@ -81,8 +81,8 @@ class Node:
 
 @dataclass
 class CallTree:
-    """All calls of one attempt, in the order of their requests. `most_tokens`: the size of a
-    context."""
+    """All calls of one attempt, in the order of their requests. `most_tokens`: the context size;
+    None: no limit."""
 
     chat: AgentChat
     most_tokens: int | None = None
@@ -95,11 +95,11 @@ class CallTree:
         arguments: str = "{}",
         ready: Node | None = None,
     ) -> Node:
-        """Makes the node of a request, which is not in the tree until it is added. Raises UserError
-        if the chat template refuses the request, TextTooLong if its messages have too many tokens.
+        """Makes the node of a request. Does not add the node to the tree. Raises UserError if the
+        chat template refuses the request, TextTooLong if its messages have too many tokens.
 
-        `arguments`: of the chat template, as JSON. `ready`: a node that was made of the same
-        request before. Its tokens are taken if the request still continues the same call.
+        `arguments`: arguments of the chat template, as JSON. `ready`: a node made earlier from the
+        same request. Its tokens are reused if the request still continues the same call.
         """
         read = json.dumps(self.chat.read_arguments(arguments), sort_keys=True)
         parent, new = self._place(messages, tuple(tools), read)
@@ -111,13 +111,13 @@ class CallTree:
         return Node(parent, tuple(new), own, given, len(self.nodes), arguments=read)
 
     def add(self, node: Node) -> None:
-        """Adds the next node."""
+        """Adds the node of the next call."""
         assert node.number == len(self.nodes)  # no other node was added since it was made
         node.heard = frozenset(each.number for each in self.nodes if each.seen)
         self.nodes.append(node)
 
     def branches_with(self, node: Node) -> int:
-        """Returns how many conversations there are with the next node, including those without a
+        """Returns how many conversations the tree would have with `node`, including those without a
         reply."""
         nodes = [*self.nodes, node]
         return len(nodes) - len({each.parent for each in nodes if each.parent})
@@ -172,8 +172,8 @@ class CallTree:
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
         """Makes a tape of all calls. `conversations`: the index of each call's conversation in the
-        record; without it, all that the agent received count as recorded. `known`: the calls that
-        are trained in another attempt."""
+        record; without it, every call whose reply the agent received counts as recorded. `known`:
+        the calls that are trained in another attempt."""
         seen = {node: -1 for node in self.nodes if node.seen}
         places = seen if conversations is None else conversations
         return [

@@ -1,4 +1,4 @@
-"""Limits of the connections to the gateway, which hold before a request has a key.
+"""Limits on the connections to the gateway, which apply even before a request has shown a key.
 
 | limit | what happens |
 |---|---|
@@ -6,9 +6,9 @@
 | SILENT_S without a request, or without a byte of an unfinished one | closed |
 | UNREAD_S in which a client reads nothing of its answer | closed |
 | too many connections | the one that has waited longest for a request is closed; else the new one |
-| what is no HTTP | 400, closed |
+| anything that is not HTTP | 400, closed |
 
-All are counted as `agent/connections_closed`. Only the first ones of a kind are in the log.
+All are counted as `agent/connections_closed`. Only the first few of each kind are logged.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class CountedLog:
-    """Stands in for uvicorn's logger: counts the lines, passes on the first ones of a kind."""
+    """Stands in for uvicorn's logger: counts the lines, passes on the first few of each kind."""
 
     level = logging.WARNING
 

@@ -1,8 +1,9 @@
 """The grammar of a reply: the tool calls that a request forces, the shape that it asks for, or a
 choice of both.
 
-A reply under a grammar is read and not trained. So a reply is sampled freely first, and under its
-grammar only if it is neither (`is_answer`). xgrammar's formats are described by JSON:
+A reply that was sampled under a grammar is not trained on. So a reply is first sampled freely, and
+is sampled again under its grammar only if the free one is not what the request asks for
+(`is_answer`). Grammars are written in xgrammar's JSON format:
 https://xgrammar.mlc.ai/docs/structural_tag/structural_tag_format.html
 """
 
@@ -20,9 +21,9 @@ Format = dict[str, Any]
 
 
 def grammar_of(reader: ReplyReader, request: AgentRequest) -> dict[str, Any]:
-    """Returns {kind: grammar} for the reply to a request; {} if the reply is free. The kind is
-    `json_schema` or `structural_tag`. If calls are possible but not forced, the reply is a call or
-    has the shape. Raises UserError if the model cannot do what is asked."""
+    """Returns {kind: grammar} for the reply to a request, or {} if the reply is free. The kind is
+    `json_schema` or `structural_tag`. If calls are possible but not forced, the grammar allows a
+    call or the shape. Raises UserError if the model cannot do what the request asks."""
     forced = reader.constraint(request.tools, request.choice, parallel=request.parallel)
     shape, must_call = _shape(request), request.choice not in ("auto", "none")
     if forced or (shape is None and not must_call):
@@ -38,9 +39,9 @@ def grammar_of(reader: ReplyReader, request: AgentRequest) -> dict[str, Any]:
 
 
 def is_answer(request: AgentRequest, reply: Reply) -> bool:
-    """Whether a free reply to a request with a grammar is what the request asks for: an allowed
-    tool call, or else the shape. The arguments of a forced call must fit its tool. If the request
-    names a shape, a call comes without text: clients read any text as the shape."""
+    """Whether a reply that was sampled freely is what the request asks for: an allowed tool call,
+    or else the shape. The arguments of a forced call must fit its tool. If the request names a
+    shape, a call must come without text, because clients read any text as the shape."""
     forced = request.choice not in ("auto", "none")
     shaped = request.json_schema is not None or bool(request.choices)
     if reply.broken or (reply.calls and shaped and reply.text.strip()):
@@ -73,8 +74,8 @@ def _calls(reader: ReplyReader, request: AgentRequest) -> Format:
     calls = reader.format_of_calls(allowed_tools(request), parallel=request.parallel)
     if calls is None:
         raise UserError(
-            f"tools and a shape, or a forced call: the tool parser {reader.tool_parser} has no "
-            "grammar of its calls; ask for the shape with tool_choice none, and for calls with auto"
+            f"tools with a shape, or a forced call: the tool parser {reader.tool_parser} has no "
+            "grammar for its calls; ask for a shape with tool_choice none, for calls with auto"
         )
     return calls
 

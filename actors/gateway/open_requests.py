@@ -1,9 +1,9 @@
-"""Tells the repetition of a request from another request that is equal to it.
+"""Tells a repeated request from a new request with equal content.
 
-An agent may ask the same question several times at once, to take the majority of the answers: each
-time it gets another reply. A client that gave up waiting asks again: it gets the reply to its first
-request. A request is a repetition if its client says so, or if a client with an equal request has
-gone without the answer.
+An agent may ask the same question several times at once, to take a majority vote: each request then
+gets its own reply. A client that gave up waiting may ask again: it gets the reply to its first
+request. A request is a repetition if its client says so, or if a client that sent an equal request
+has disconnected without its answer.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """The requests of an attempt, by the hash of their bodies. Of the requests whose answer was
-    received, keeps only the newest with each hash."""
+    """The requests of an attempt, keyed by the hash of their bodies. Among answered requests with
+    the same hash, keeps only the newest."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[OpenRequest]] = {}
 
     def repeated(self, body_hash: str, *, again: bool) -> OpenRequest | None:
-        """Returns the request that an equal one repeats, or None if the equal one is a new request.
+        """Returns the earlier request that a request with this hash repeats, or None if it is new.
 
-        Without `again`, this is the first one whose clients have all gone. With it, the client says
-        that it repeats a request. If all clients seem to be there, for example behind a proxy, then
-        returns the request for which the fewest wait, or the newest that was received. A request
-        that failed is not repeated.
+        `again`: the client says that it repeats a request. Returns the first unanswered request
+        whose clients have all disconnected. If there is none, and only with `again`, returns the
+        unanswered request for which the fewest clients wait, or else the newest answered one:
+        behind a proxy, clients may only seem to be connected. Never returns a request that failed.
         """
         known = [each for each in self._of.get(body_hash, ()) if not each.failed]
         unanswered = [each for each in known if not each.node.seen]

@@ -1,4 +1,4 @@
-"""Decides what answers the name of a model: the policy, trained or not, or another server. Calls
+"""Decides who answers a request for a model: the policy, trained or not, or another server. Calls
 that server and records its answer.
 
 Passes on only the headers in FORWARDED, because other headers may hold the attempt's key. The
@@ -47,8 +47,8 @@ class OtherModels:
                 assert self.client
             except (ImportError, ValueError) as error:
                 raise UserError(
-                    f"actor.agent.models: the proxy of the environment variables cannot be used "
-                    f"({error})"
+                    "actor.agent.models: the proxy that the environment variables name cannot be "
+                    f"used ({error}); correct or unset it"
                 ) from None
 
     @cached_property
@@ -67,8 +67,8 @@ class OtherModels:
         return None if server is None or server.is_policy else server
 
     def policy_of(self, body: Mapping[str, Any]) -> str:
-        """Returns MODEL or UNTRAINED for a request to the policy, or the name of the model if
-        neither r3l nor a setting decides what it is."""
+        """Returns MODEL or UNTRAINED for a request to the policy. If neither r3l nor a setting
+        decides what the model's name means, returns the name."""
         name = str(body.get("model") or "")
         server = self._decided(name)
         return (name or MODEL) if server is None else server.url
@@ -115,7 +115,7 @@ class OtherModels:
 
 
 class AnswerRefused(Exception):
-    """A server's answer was refused. The message follows the server's name."""
+    """A server's answer was refused. The message is written to follow the server's name."""
 
 
 async def posted(

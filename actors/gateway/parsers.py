@@ -86,10 +86,10 @@ class ReplyReader:
     ) -> Reply:
         """Reads sampled tokens. Keeps a reply with a malformed tool call as plain text.
 
-        Leaves out the stop text that is complete first, and what follows it in the last token. The
-        text before it stays as it is; another reply loses the white space around its text.
-        `arguments`: of the chat template, as JSON; some parsers need to know whether it reasons.
-        `shaped`: whether a grammar shaped the reply, which then has no reasoning.
+        Cuts the reply before the first stop text that it completes. The text before a stop text
+        keeps its white space; a reply without one loses the white space around its text.
+        `arguments`: the arguments of the chat template, as JSON; they tell some parsers whether the
+        model reasons. `shaped`: whether a grammar shaped the reply, which then has no reasoning.
         """
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
@@ -168,8 +168,9 @@ class ReplyReader:
         return {"structural_tag": tag} if tag else {"json_schema": outputs.json}
 
     def format_of_calls(self, tools: Sequence[Tool], *, parallel: bool) -> dict[str, Any] | None:
-        """Returns xgrammar's description of one or more tool calls as this model writes them, or
-        None if there is none: the tool parser's own, or else one call as the template writes it."""
+        """Returns xgrammar's description of tool calls as this model writes them: the tool parser's
+        own description of one or more calls, or else that of one call as the template writes it.
+        Returns None if there is neither."""
         from vllm.tool_parsers.structural_tag_registry import limit_to_single_tool_call
 
         request = _request(tools, "required", parallel)
@@ -304,8 +305,8 @@ def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
 
 
 def before_stop(text: str, stop: Sequence[str]) -> tuple[str, str]:
-    """Returns the text before the stop text that is complete first, and this stop text. Of several
-    that end at the same character, the longest counts. Returns (text, "") if there is none."""
+    """Returns the text before the first stop text that it completes, and that stop text. If several
+    end at the same character, the longest counts. Returns (text, "") if there is none."""
     found = [(at + len(each), at, each) for each in stop if each and (at := text.find(each)) >= 0]
     _, start, end = min(found, default=(0, len(text), ""))
     return text[:start], end

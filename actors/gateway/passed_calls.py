@@ -14,15 +14,15 @@ Message = dict[str, Any]
 
 
 class PassedCalls:
-    """The calls of one attempt, in the order of their replies. `attempt_began`: on the monotonic
-    clock. `begun`: how many requests to other models there were."""
+    """The calls of one attempt, in the order of their replies. `attempt_began`: when the attempt
+    began, on the monotonic clock. `begun`: the number of requests to other models so far."""
 
     def __init__(self, attempt_began: float) -> None:
         self.attempt_began, self.begun = attempt_began, 0
         self.calls: list[TapedCall] = []
 
     def repeat(self, recorded: TapedCall) -> None:
-        """Records a call that the tape of an earlier attempt has answered."""
+        """Records a call that was answered from the tape of an earlier attempt."""
         began = time.monotonic() - self.attempt_began
         self.calls.append(structs.replace(recorded, began=began, seconds=0.0))
 

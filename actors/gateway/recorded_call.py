@@ -49,8 +49,8 @@ class RecordedCall:
 
 
 class TapePlayer(ABC):
-    """Plays the calls of a tape, in any order, for a new process of the agent. Also repeats the
-    whole replies of other models and MCP servers (`passed`)."""
+    """Answers a new process of the agent from the calls of a tape, in any order. Also repeats the
+    complete replies of other models and MCP servers (`passed`)."""
 
     def __init__(self, recorded: Sequence[RecordedCall], passed: Sequence[TapedCall] = ()) -> None:
         self.recorded, self.calls = recorded, [each.call for each in recorded]
@@ -104,8 +104,8 @@ class ContinuingPlayer(TapePlayer):
 
 
 class RetryPlayer(TapePlayer):
-    """Plays a retry: repeats the replies to the calls before `pivot`, even if a call follows
-    another call than on the tape.
+    """Plays a retry: repeats the replies to the calls before `pivot`, even if a call does not
+    follow the same call as on the tape.
 
     Until the agent makes the pivot's call, also repeats the replies of other models and, if
     `stateful`, of MCP servers. A request that is not on the tape must follow a new reply or come

@@ -1,7 +1,7 @@
 """The latest requests that the gateway refused, and whose they were.
 
-An attempt whose agent makes no call names them. They show to which address the agent's client sends
-its requests.
+If an attempt's agent makes no call, the error names these requests. They show to which address the
+agent's client sends its requests.
 """
 
 import time
@@ -32,13 +32,15 @@ class RefusedRequests:
         self._latest = deque[_RefusedRequest](maxlen=MOST_KEPT)
 
     def add(self, key: str, request: str, why: str) -> None:
-        """`request`: its method and path. `why`: the status, and a sentence."""
+        """Adds a refused request. `request`: its method and path. `why`: the status, and a
+        sentence."""
         text = f"{label(request)} ({label(why, 160)})"
         self._latest.append(_RefusedRequest(time.monotonic(), key, text))
 
     def of(self, key: str, began: float) -> list[str]:
         """Returns the refused requests with an attempt's key since `began` (monotonic seconds). If
-        there are none, returns those that carried no attempt's key. Names equal requests once."""
+        there are none, returns the requests without the key of any attempt. Names equal requests
+        once."""
         recent = [each for each in self._latest if each.at >= began]
         found = [e for e in recent if e.key == key] or [e for e in recent if not e.key]
         return [*dict.fromkeys(each.text for each in found)][:MOST_NAMED]

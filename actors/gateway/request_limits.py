@@ -1,4 +1,4 @@
-"""Limits of what one request may hold, and the threads in which long requests are read.
+"""Limits on the contents of one request, and the threads in which long requests are read.
 
     bytes ─► values ─► characters ─► names and ids ─► rendered ─► tokens
              └──────────────── before the request is rendered ┘
@@ -44,7 +44,7 @@ THREADS = 2
 
 
 def check_values(raw: bytes) -> None:
-    """Refuses a body whose parsed values would take much more memory than its text."""
+    """Refuses a body whose values, once parsed, would take much more memory than its text."""
     if len(raw) <= MOST_VALUES or _marks(raw) <= MOST_VALUES:
         return
     wide = b"\0" in raw[:4]  # UTF-16 or UTF-32, in which a byte of a quote may be another letter's
@@ -59,8 +59,9 @@ def _marks(raw: bytes) -> int:
 def most_characters(tokenizer: Any, context_length: int) -> int:
     """Returns the most characters of a text that fits a context.
 
-    No token stands for more characters than the longest one of the vocabulary has, which is a run
-    of spaces with most tokenizers. A byte-level vocabulary writes a character as one or several.
+    No token stands for more characters than the longest token of the vocabulary has. In most
+    tokenizers that is a run of spaces. A byte-level vocabulary writes each character as one or more
+    characters.
     """
     return min(MOST_CHARACTERS, context_length * _longest_token(tokenizer) * COMPOSED)
 
@@ -121,7 +122,7 @@ def _check_name(what: str, name: Any) -> None:
 
 class RequestReader:
     """Reads requests of all attempts: short ones at once, long ones in threads. The first request
-    of each dialect is read in a thread, too, since its translator is imported meanwhile."""
+    of each dialect is read in a thread too, since reading it imports the dialect's translator."""
 
     def __init__(self) -> None:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="long-requests")
@@ -135,7 +136,8 @@ class RequestReader:
         dialect: str,
         read: Callable[[Mapping[str, Any]], AgentRequest],
     ) -> tuple[AgentRequest, Node | None]:
-        """Returns a request, and its node if that is rendered already. Raises Refused."""
+        """Returns a request, and its node if the request was rendered in the same thread. Raises
+        Refused."""
         if len(raw) < LONG and dialect in self.imported:
             check_messages(body)
             request = read(body)

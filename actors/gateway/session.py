@@ -60,14 +60,13 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. The policy reads `guidance` in trained calls of the kind `main`.
 
-    `shown`: what the agent may see of its task. `graded`: a grader gives the reward, so that a
-    result which the agent posts ends the attempt and is not its reward.
-    `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
-    progress before the agent gets the reply. `shapes`: actor.agent.shapes. `restored`: set once a
-    retry's world is put back or the attempt ends. `ended`: set once no further call is answered.
-    `full`: whether the context of a call was full. `passed`: the calls to other models and MCP
-    servers. `names`: the names by which the policy was asked, the name policy for all that the
-    settings decide about.
+    `shown`: what the agent may see of its task. `graded`: a grader gives the reward; a result that
+    the agent posts then only ends the attempt. `at_call`: saves or restores the agent's world while
+    a reply is sampled. `keep`: saves the progress before the agent gets the reply. `shapes`:
+    actor.agent.shapes. `restored`: set once a retry's world is put back or the attempt ends.
+    `ended`: set once no further call is answered. `full`: whether the context of a call was full.
+    `passed`: the calls to other models and MCP servers. `names`: the model names by which the
+    policy was asked. `policy` stands for all names that are known to mean the trained policy.
     """
 
     policy: Policy
@@ -114,8 +113,8 @@ class Session:
         ready: Node | None = None,
         gone: Gone = lambda: False,
     ) -> asyncio.Task[Answer]:
-        """Returns the asyncio task that answers a request. The repetition of a request gets the
-        same task. An equal request that is not a repetition gets a task of its own.
+        """Returns the asyncio task that answers a request. A repeated request gets the same task; a
+        new request with equal content gets a task of its own.
 
         `again`: the client says that it repeats a request. `ready`: the request's node, if it is
         rendered already. `gone`: whether the client has disconnected. The task continues if the
@@ -239,8 +238,8 @@ class Session:
         finished that reply in this attempt."""
         if not self.tree.replied(last):
             raise UserError(
-                "messages: the last one is a reply that the agent has begun, which this gateway "
-                "cannot continue; end with a message of the user"
+                "messages: the last message is a reply that the agent has begun, which this "
+                "gateway cannot continue; end with a user message"
             )
 
     def _guides(self, node: Node) -> bool:

@@ -5,7 +5,7 @@
 
 KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`. If a
 client sends two keys, one of them must be the attempt's. Any other path or method gets 404 or 405,
-which names what is offered.
+with a list of what is offered.
 """
 
 import asyncio
@@ -88,9 +88,9 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int, certificate: str = "") -> AsyncIterator[str]:
-        """Runs the server and yields its URL, which has been tried. Port 0 means any free port.
-        With host 0.0.0.0 or ::, the URL has this machine's name. `certificate`: a PEM file with a
-        key, for https. Raises UserError if listening fails."""
+        """Runs the server and yields its URL, after a test connection to it. Port 0 means any free
+        port. With host 0.0.0.0 or ::, the URL has this machine's name. `certificate`: a PEM file
+        with a key, for https. Raises UserError if listening fails."""
         if certificate:
             check_certificate(certificate)
         listening = listen(host, port)

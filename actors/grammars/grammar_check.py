@@ -8,7 +8,7 @@
 An engine compiles grammars in threads of its own process, where nothing can end them. A helper
 (actors.grammars.grammar_helper) starts with its first grammar, and ends with the actor. There are
 two, so that a short grammar never waits for a long one. An attempt has one grammar tried at a time
-(actors.gateway.session), so that each waits for one grammar of each other attempt at most.
+(actors.gateway.session). So a grammar waits for at most one grammar of every other attempt.
 """
 
 import hashlib

@@ -5,8 +5,8 @@ Each line of standard input is a JSON object, each line of output the answer to 
     {tokenizer, end, whitespace, separators}   first line: the tokenizer, and how to compile
     {kind: json | structural_tag, text, cpu_s} ─► {refused}: why the engine cannot follow it, or ""
 
-Each grammar is compiled in a fork of this process, with limits of CPU time and memory. So one that
-compiles without an end, fills the memory or crashes the library costs the fork alone.
+Each grammar is compiled in a fork of this process, with limits on CPU time and memory. So a grammar
+that compiles forever, fills the memory or crashes the library only ends the fork.
 """
 
 import json
@@ -94,7 +94,8 @@ def too_slow(cpu_s: int) -> str:
 
 
 def answer(compiler: Compiler, kind: str, text: str, cpu_s: int = CPU_S) -> str:
-    """Tries a grammar in a fork. Returns why the engine cannot follow the grammar, or ""."""
+    """Tries a grammar in a forked process. Returns why the engine cannot follow the grammar, or
+    ""."""
     read, write = os.pipe()
     child = os.fork()
     if not child:

@@ -19,7 +19,8 @@ LIMIT_S = 180.0
 
 @dataclass
 class GrammarHelper:
-    """Starts a helper process with its first grammar, and again after a failure.
+    """Tries grammars in a helper process, which starts with the first grammar, and again after a
+    failure.
 
     `first`: makes the first line that the helper reads. `turn`: held by the request whose grammar
     is tried.

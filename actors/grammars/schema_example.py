@@ -2,7 +2,7 @@
 
     schema ─► one schema without $ref and allOf ─► candidates ─► the first that fits
 
-Keywords that neither this module nor actors.grammars.schema_fit knows are not looked at.
+Ignores keywords that neither this module nor actors.grammars.schema_fit knows.
 """
 
 import math
@@ -37,7 +37,7 @@ SAMPLES = (
 
 
 class NoExample(Exception):
-    """No value is made up for a schema. The message names the part."""
+    """No value can be made up for a schema. The message names the part that prevents it."""
 
 
 def example(schema: Any) -> Any:

@@ -1,7 +1,7 @@
 """Decides whether a text is JSON that fits a JSON schema, without a grammar.
 
-Says yes only where it is sure: a schema with a keyword that is not listed here, such as `pattern`
-or `format`, fits nothing. So the answer costs little, whatever an agent writes into its schema.
+Says yes only if it is sure: nothing fits a schema with a keyword that is not listed here, such as
+`pattern` or `format`. So the check is cheap, whatever an agent writes into its schema.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Refuses a JSON schema that breaks a rule of JSON Schema, or that no finite text fits.
+"""Refuses a JSON schema that breaks a rule of JSON Schema, or that no finite text can satisfy.
 
     {"$ref": "#"}    {"enum": []}    {"type": []}    {"minItems": 3, "maxItems": 2}
 
-An engine would sample such a schema without an allowed token, or compile it without an end. A
-schema passes if this module cannot tell: actors.grammars.grammar_compiler then tries it.
+With such a schema, an engine would be left without an allowed token, or would compile forever. If
+this module cannot tell, the schema passes, and actors.grammars.grammar_compiler tries it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk after the last byte
 
-A range takes about a second on the link. So a deadline can apply to one range instead of a chunk. A
-lost connection loses little: received bytes are kept while their version is wanted.
+A range takes about a second on the link. So a deadline applies to one range, not to a whole chunk.
+A lost connection loses little: received bytes are kept while their version is wanted.
 """
 
 from collections import deque
@@ -44,7 +44,7 @@ class RangeSize:
     size: int = FIRST
 
     def received(self, requested: ChunkRange, nbytes: int, seconds: float) -> None:
-        """Records a reply of `nbytes` bytes that was awaited for `seconds`."""
+        """Records a reply of `nbytes` bytes that took `seconds` to arrive."""
         if nbytes < requested.size or requested.size != self.size:
             return  # the end of a chunk, or requested with another size
         if seconds < FAST_S:

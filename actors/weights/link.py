@@ -64,8 +64,8 @@ class Link:
         return rid
 
     async def receive(self) -> tuple[dict[str, Any], list[memoryview]]:
-        """Receives a reply: its header and its other frames. Raises PublisherUnavailable if none
-        comes, WeightsError if it is malformed, forged or an error."""
+        """Receives a reply: its header and its other frames. Raises PublisherUnavailable if no
+        reply comes, WeightsError if it is malformed, forged or an error."""
         assert self.socket is not None
         await self._await_reply(self.socket)
         frames = [frame.buffer for frame in await self.socket.recv_multipart(copy=False)]

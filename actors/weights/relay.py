@@ -4,7 +4,7 @@
                              ▲ Unix socket: "which version", progress, its file ▲
 
 One process of the node is the relay: the one that holds the lock in `folder_of` (relay_member). It
-ends with its actor, whose kernel then frees the lock, and another actor becomes the relay.
+ends with its actor. The kernel then frees the lock, and another actor becomes the relay.
 
 A member's connection stays open while its engine loads. Until then the relay does not change the
 set. If an engine loads for too long, the relay goes on with a copy of the set.
@@ -50,7 +50,7 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the service. Members then fetch from the publisher, or another relay."""
+        """Ends the service. Its members then fetch from the publisher or from another relay."""
         with suppress(RuntimeError):  # the loop has ended
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stop.set)

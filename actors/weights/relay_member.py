@@ -1,7 +1,7 @@
 """An engine's side of the relay of its node (actors.weights.relay).
 
     connect ─► no relay? take the lock, become the relay ─► ask for a version ─► map its file
-                                                             └► silent, wrong: the publisher
+                                                             └► silent or wrong: ask the publisher
 
 Every chunk of the file is compared with the manifest before the engine may load it.
 """

@@ -1,10 +1,10 @@
-"""Ways in which a weight set reaches an engine, and the way back to the publisher.
+"""Ways to bring a weight set to an engine, with the publisher as the fallback.
 
     publisher ── manifest ─────────────────────────► follow (actors.weights.subscriber)
         └── chunks ─► zmq | relay | ray ─► Transport ─┘ stages the set, checked against the manifest
 
-The manifest always comes from the publisher itself. So a transport that brings other bytes than
-were published is noticed, whatever it is.
+The manifest always comes from the publisher itself. So it is always noticed if a transport brings
+other bytes than those that were published.
 """
 
 import logging

@@ -15,9 +15,9 @@ TOO_LARGE = "batch_too_large"
 
 
 def check_fits(row: DrawRow, records: Sequence[Frame], left: int) -> None:
-    """Raises LimitExceeded if the `left` records of a draw do not fit in memory next to those that
-    came. Their size is estimated as the mean size of those that came. Its last words say what
-    helps."""
+    """Raises LimitExceeded if the `left` missing records of a draw will not fit in memory next to
+    those that have arrived. Assumes that they are as large as the mean of those. The message ends
+    with what the user can do."""
     sizes = [*map(len, records)]
     came = sum(sizes)
     whole = came * (len(records) + left) // max(len(records), 1)

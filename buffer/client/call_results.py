@@ -125,7 +125,8 @@ def _result(reply: Any, _: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Rest:
-    """A part of an answer has come. `call`: asks for the next part. `line`: says what came."""
+    """Part of an answer has arrived. `call`: asks for the next part. `line`: describes what has
+    arrived."""
 
     call: Call[Any]
     line: str
@@ -133,8 +134,8 @@ class Rest:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A client's request. `parse` makes the result from the reply, or says what to ask next. If the
-    result is None, the client repeats the request. After `wait_s` seconds without a result, the
+    """A client's request. `parse` makes the result from the reply, or returns what to ask next. If
+    the result is None, the client repeats the request. After `wait_s` seconds without a result, the
     client calls `gave_up`. `held_s`: how many seconds the service may keep the request."""
 
     arguments: Record
@@ -148,8 +149,8 @@ class Call(Generic[T]):
         return NAMES[type(self.arguments)]
 
     def frames(self, rid: str, *, whole: bool = True) -> list[Frame]:
-        """Returns the request or, if it is large and not to be sent `whole`, the inquiry about
-        it."""
+        """Returns the request. If the request is large and `whole` is false, returns an inquiry
+        about it instead."""
         frames = messages.request_frames(self.operation, rid, self.arguments)
         if whole or len(frames[1]) < LARGE:
             return frames
@@ -162,7 +163,7 @@ class Call(Generic[T]):
 
 
 def as_lease(reply: Lease | Wait, frames: Sequence[Frame]) -> Lease | Wait:
-    """Makes a lease from a reply and the results and reflections behind it."""
+    """Makes a lease from a reply and from the results and reflections that follow it."""
     if isinstance(reply, Wait):
         return reply
     if sum(reply.following) != len(frames):

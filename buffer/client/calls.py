@@ -133,7 +133,7 @@ class Calls:
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
         LeaseLost if `actor` lost the group, Conflict if a slot already has a different result or a
-        name another reflection.
+        name already belongs to a different reflection.
         """
         several = (results,) if isinstance(results, Made) else results
         slots = [each for each in several if isinstance(each, SlotResult)]
@@ -160,9 +160,10 @@ class Calls:
     ) -> Call[int]:
         """Stores a slot's progress for the group's next actor. Returns 0 if the slot is resolved.
 
-        `since`: the encoded progress that the service has; then only what is new is sent. `serial`:
-        grows with each call of a lease's holder, so that a late one is no step back. Raises
-        LeaseLost if `actor` does not hold the lease, ProgressGap if the service lacks `since`.
+        `since`: the encoded progress that the service already has; then only what is new is sent.
+        `serial`: grows with each call of a lease's holder, so that a late call cannot replace newer
+        progress. Raises LeaseLost if `actor` does not hold the lease, ProgressGap if the service
+        lacks `since`.
         """
         encoded = codec.encode(result)
         data, before = encoded, ""
@@ -207,8 +208,9 @@ class Calls:
 
     @operation
     def get_drawn(self, draw_id: int, at: int) -> Call[list[Frame]]:
-        """Returns the next encoded records of a draw, from number `at` on; an empty record stands
-        for a recalled attempt that no longer exists. `draw` asks for all of them itself."""
+        """Returns the next encoded records of a draw, from number `at` on. An empty record stands
+        for a recalled attempt that no longer exists. You need not call this: `draw` fetches all
+        records."""
         return Call(
             operations.GetDrawn(draw_id, at), lambda reply, frames: joined(reply.frames, frames)
         )
@@ -230,11 +232,11 @@ class Calls:
     ) -> Call[str]:
         """Inserts attempts at a task as one group, as material for replay. Returns the group's id.
 
-        `source`: where they come from. Attempts that are all of slot 0 are numbered. `own`: they
-        were sampled by policies of this run, and keep their versions; otherwise their versions
-        become -1. `kind`: that of the group's plan. Raises RecordError if an attempt cannot belong
-        to this run, Conflict if the task exists with another prompt or if the run's algorithm
-        refuses the group.
+        `source`: where they come from. If all attempts have slot 0, they get numbers. `own`:
+        policies of this run sampled them, so they keep their versions; otherwise their versions
+        become -1. `kind`: the kind of the group's plan. Raises RecordError if an attempt cannot
+        belong to this run, Conflict if the task exists with another prompt or if the run's
+        algorithm refuses the group.
         """
         if not isinstance(task, Task):
             raise RecordError(
@@ -269,9 +271,9 @@ class Calls:
 
     @operation
     def get(self, group_ids: Sequence[str]) -> Call[list[Group]]:
-        """Returns groups in the order of `group_ids`. An unfinished group has what it got so far.
-        Raises NotFound if a group was evicted or never made. The groups come in parts. Each part
-        shows the store at the time when the part is read."""
+        """Returns groups in the order of `group_ids`. An unfinished group has what was accepted so
+        far. Raises NotFound if a group was evicted or never made. The groups come in parts. Each
+        part shows the store at the time when the part is read."""
         return get_call(group_ids, [])
 
     stats = sends(operations.GetStats)

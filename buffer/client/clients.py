@@ -5,9 +5,10 @@
             print(group.task.task_id, group.rewards)
 
 Every request has an id and a deadline. When a reply is late, the client sends the request again
-with the same id; if there is no sign of it, on a new socket. A large request is inquired about
-first. The service carries out each request only once. After the deadline the client raises
-BufferUnavailable. While bytes of a large message move, the deadline restarts.
+with the same id. If it still hears nothing, it uses a new socket. Instead of sending a large
+request again, it first inquires about it. The service carries out each request only once. After the
+deadline the client raises BufferUnavailable. While bytes of a large message move, the deadline
+restarts.
 
 When a client is closed, its waiting requests end with ClientClosed. Garbage collection closes a
 client that is still open, and issues a ResourceWarning.

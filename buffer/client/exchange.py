@@ -15,13 +15,14 @@ that, and tells it what happened:
             case GiveUp(error):       # raise the error
 
 If the socket neither sends nor receives, the client says so with `exchange.stuck(now)`. If bytes of
-a large message move, it says so with `exchange.alive(now)`, and its wait starts again.
-If the service says that it is at work, the socket is kept, but the deadline stays.
+a large message move, it says so with `exchange.alive(now)`, and its wait starts again. If the
+service says that it is at work, the client keeps the socket, but the deadline stays the same.
 
 The request keeps its id when it is sent again, so the service carries it out once. Only the first
-reply with this id counts. An inquiry has the id alone: the service answers with the reply, or that
-it is at work, or that it does not know the request and wants it whole. So a large request is not on
-its way twice. All times are seconds of one monotonic clock.
+reply with this id counts. An inquiry has only the id: the service answers with the reply, or says
+that it is at work, or that it does not know the request and wants the whole request. So a large
+request is never sent while an earlier copy is on its way. All times are seconds of one monotonic
+clock.
 """
 
 from collections.abc import Sequence
@@ -35,9 +36,9 @@ from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 @dataclass(frozen=True)
 class Patience:
     """How long a client waits for a reply, in seconds. `timeout_s`: until it gives up.
-    `first_try_s`: until it asks again, and then until it replaces the socket; the former doubles
-    up to `longest_try_s`. `held_s`: how long the service may keep the request; the other times
-    begin after it."""
+    `first_try_s`: until it asks again, and from then until it replaces the socket. The wait before
+    asking doubles with each try, up to `longest_try_s`. `held_s`: how long the service may keep the
+    request; the other times begin after that."""
 
     timeout_s: float
     first_try_s: float
@@ -147,7 +148,8 @@ class Peer:
         )
 
     def replied(self, now: float) -> str:
-        """Ends the silence. Returns a line if a warning announced it, else ""."""
+        """Ends the silence. If a warning reported the silence, returns a line that says so, else
+        ""."""
         self.refused = 0
         since, warned = self._silent_since, self._warn_s > self.warn_after_s
         self._silent_since, self._warn_s = None, self.warn_after_s
@@ -156,7 +158,7 @@ class Peer:
         return f"the buffer at {self.endpoint} replies again, after {now - since:.0f} s"
 
     def refusal(self, operation: str) -> ClientClosed:
-        """Returns the error of a request of a closed client."""
+        """Returns the error for a request to a closed client."""
         return ClientClosed(f"{self} was closed and cannot send {operation}")
 
     def _refusal(self) -> str:
@@ -197,8 +199,8 @@ class Exchange:
         return self._reply is not None
 
     def received(self, rid: str, sign: str, frames: Sequence[Frame], now: float) -> None:
-        """Takes a message whose request has the id `rid`, and its sign (buffer.wire.messages).
-        Ignores messages for other requests, and all but the first reply."""
+        """Takes a message about the request `rid`. `sign`: see buffer.wire.messages; "" for a
+        reply. Ignores messages about other requests, and everything after the first reply."""
         if rid != self.rid or self._reply is not None:
             return
         if sign == BUSY:
@@ -226,7 +228,7 @@ class Exchange:
         self._try_ends, self._asked = now, True
 
     def next(self, now: float) -> Action:
-        """Returns what the client does now."""
+        """Returns what the client should do now."""
         if self._reply is not None:
             return Done(self._reply, self.peer.replied(now))
         if self.peer.closed:

@@ -1,4 +1,4 @@
-"""What the service has of an attempt's progress, so that only the new turns are sent.
+"""Tracks what the service has of an attempt's progress, so that only the new turns are sent.
 
 first save    whole                                   ─► acknowledged
 later ones    what is new since the acknowledged one  ─► acknowledged
@@ -14,7 +14,7 @@ from r3l.records import SlotResult
 
 
 class Client(Protocol):
-    """What is needed of a client (buffer.client.clients.AsyncBufferClient)."""
+    """The parts of a client that are needed here (buffer.client.clients.AsyncBufferClient)."""
 
     async def put_partial(
         self,
@@ -28,8 +28,8 @@ class Client(Protocol):
 
 
 class SentProgress:
-    """The progress of one lease that the service has acknowledged, by slot. `counts`: gets
-    `resent`, how often the service lacked it."""
+    """The progress of one lease that the service has acknowledged, by slot. `counts`: counts as
+    `resent` how often the service lacked it."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
@@ -53,7 +53,7 @@ class SentProgress:
         return stored
 
     def forget(self, slot: int) -> None:
-        """Drops what is known of a slot that needs no more progress."""
+        """Forgets a slot that needs no more progress."""
         self._known.pop(slot, None)
 
     async def _send(

@@ -2,7 +2,8 @@
 lost one.
 
 A message arrives whole or not at all, however long it takes. The kernel knows more: how many bytes
-came, and how many of those sent the peer has. Heartbeats are fewer than BULK bytes.
+have arrived, and how many of the sent bytes the peer has received. Heartbeats are fewer than BULK
+bytes.
 """
 
 import struct

@@ -30,7 +30,7 @@ def facts_of(row: GroupRow, version: int) -> GroupFacts:
 
 
 def refusal(work: UnitOfWork, row: GroupRow) -> str:
-    """Returns the cause for which the algorithm refuses a training group, or "". Asks once: an
+    """Returns why the algorithm refuses a training group, or "". Asks the algorithm only once: an
     admitted group stays admitted until the service restarts."""
     asks = row.purpose == "train" and row.done and work.calls.overrides("admits")
     if not asks or work.index.admits(row.group_id):
@@ -77,8 +77,8 @@ def with_received(
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts) -> GroupRow:
-    """Completes or expires a group whose slots are all resolved. `last`: what the last put brought,
-    since it is not yet in the tables `part` and `reflection`."""
+    """Completes or expires a group whose slots are all resolved. `last`: the results and
+    reflections of the last put, which are not yet in the tables `part` and `reflection`."""
     if row.purpose == "train":
         gain = guidance_gain.of_group(row.attempts, row.plan.kind)
         if gain.slots:  # stored in the progress, since the group itself may be evicted

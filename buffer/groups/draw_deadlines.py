@@ -55,8 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """Whether a group of an expired draw is free, so that it can be drawn again. The old consumer
-    may still commit or discard a free group."""
+    """Whether a group of an expired draw is free: it can be drawn again, but the old consumer may
+    still commit or discard it."""
     row = work.find(group_id)
     if row is None:
         return False

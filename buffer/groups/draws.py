@@ -36,11 +36,11 @@ DAMAGED = "damaged"
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Marks `count` groups as drawn. Returns None if there are too few.
 
-    Limits the age of new groups (`max_staleness`) and of replayed groups (`replay_limit`). If a
-    returned draw of this consumer has the same `count` and `version`, and all its groups can be
-    drawn, repeats that draw. So a resumed learner repeats its steps. Raises Conflict if `version`
-    exceeds the learner's version by more than 1. Raises LimitExceeded if the consumer would hold
-    more groups than a learner can use.
+    Limits the age of new groups (`max_staleness`) and of replayed groups (`replay_limit`). If this
+    consumer gave back a draw with the same `count` and `version`, and all its groups can be drawn,
+    repeats that draw. So a resumed learner repeats its steps. Raises Conflict if `version` exceeds
+    the learner's version by more than 1. Raises LimitExceeded if the consumer would hold more
+    groups than a learner can use.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -144,8 +144,8 @@ def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
 
 def update_priorities(work: UnitOfWork, args: operations.UpdatePriorities) -> Amount:
     """Sets the priorities of groups, for the sampler. Returns how many were set. Leaves out groups
-    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for a
-    number that cannot be a priority; then none is set."""
+    that expired or were evicted. Raises NotFound for a group that never existed, RecordError for an
+    invalid priority; then none is set."""
     if len(args.priorities) > operations.GROUPS_LIMIT:
         raise LimitExceeded(
             f"{len(args.priorities)} priorities: at most {operations.GROUPS_LIMIT} in one request"

@@ -2,8 +2,8 @@
 
     insert ─► trained, in no step ─► drawn ─► trained, in a step ─► …
 
-An inserted group is picked as a replayed one, is outside the limits of staleness, and is in no
-task's history (buffer.sampling.task_history). Its task is in another list than those of actors.
+An inserted group is picked like a replayed one, has no staleness limit, and is in no task's history
+(buffer.sampling.task_history). Its task is not in the list that actors play.
 """
 
 from collections.abc import Sequence

@@ -68,8 +68,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
 
 def outlook(index: Index, per_step: int) -> object:
-    """Returns the facts, other than time, on which a refusal of a lease depends. While they are
-    unchanged and no lease runs out, a refused request would be refused again."""
+    """Returns the facts, other than the time, that decide whether a lease is refused. While they
+    stay the same and no lease runs out, a refused request would be refused again."""
     unfinished = index.unfinished.values()
     return (
         index.progress.version,
@@ -155,8 +155,8 @@ def check_name(name: str, what: str) -> None:
 
 
 def hands_archived(txn: Txn, plan: GroupPlan) -> bool:
-    """Whether a plan hands out archived attempts. `lease` leaves `handed` empty then, since reading
-    them may take long."""
+    """Whether a plan hands out archived attempts. If so, `lease` leaves `handed` empty, since
+    reading them may take long."""
     return len(in_store(txn, plan.handed)) < len(plan.handed)
 
 

@@ -3,10 +3,10 @@
 an attempt's first progress ─► whole ─┐
 what each later one adds to it ───────┴─► a chain in table `partial` ─► lease: the newest progress
 
-Only what is new is sent, read and written. Each link of a chain has the digest of the whole
-progress that it leads to, and says to which one it adds. What a chain leads to is checked when it
-is continued: a link that is damaged, or does not lead to its digest, ends the chain before it, so
-that no other progress than one that an actor sent is ever continued.
+Only what is new is sent, read and written. Each link of a chain holds the digest of the whole
+progress up to that link. An actor names the progress that it extends by its digest. When an attempt
+is continued, its chain is checked, and ends before the first link that is damaged or does not lead
+to its digest. So an actor only ever continues progress that an actor has sent.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ LINKS = 64  # most links of a chain; the next one is written as a whole progress
 
 def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
     """Stores the newer progress of an open slot. Returns 0 if the slot is resolved. Raises
-    ProgressGap if it adds to a progress that is not stored."""
+    ProgressGap if it extends progress that is not stored."""
     row = row_of(work, args.group_id)
     if args.slot in row.resolved_slots:
         return Amount(0)

@@ -1,8 +1,8 @@
 """Removes what the store keeps about evicted groups once nobody can need it.
 
-Tombs: while groups are older than every stored one, their ids need no tomb, since all of them were
-evicted. Draws and steps of the ledger: those whose groups were all evicted, a while after the step.
-An archived group is not evicted, so that its draws and steps stay.
+Tombs: an evicted group that is older than every stored group needs no tomb, since all groups of
+that age were evicted. Draws and steps of the ledger are removed a while after the step, once all
+their groups are evicted. An archived group is not evicted, so its draws and steps stay.
 """
 
 from itertools import islice

@@ -1,6 +1,6 @@
 """Evicts the oldest closed groups until every limit holds. A group stays for `grace_s` seconds
-after closing, because a resumed learner may read the group again. The limit in GiB counts the
-records in the store, so it never decides about an archived group."""
+after closing, because a resumed learner may read the group again. The limit in GiB counts only
+records in the store, so it never evicts an archived group."""
 
 from collections.abc import Container, Iterator
 from itertools import islice

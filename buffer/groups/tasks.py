@@ -48,7 +48,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def check_task(work: UnitOfWork, task: Task, tag: str) -> None:
-    """Raises Conflict if the list of training tasks of `tag` has another task of this id."""
+    """Raises Conflict if `tag` already has a different training task with the same id."""
     index = work.txn.task_index("train", tag, task.task_id)
     if index is not None and work.txn.task("train", tag, index) != task:
         raise Conflict(
@@ -120,8 +120,8 @@ def check_plan(plan: GroupPlan) -> None:
 
 
 def handed_attempts(txn: Txn, into: str, keys: Sequence[AttemptKey]) -> tuple[Recalled, ...]:
-    """Returns the stored attempts that the plan of the group `into` hands out. Leaves out those
-    that are evicted or damaged, and those that would exceed HANDED_BYTES."""
+    """Returns the stored attempts that the plan of the group `into` hands out. Leaves out attempts
+    that are evicted or damaged, or that would exceed HANDED_BYTES."""
     found, room = list[Recalled](), operations.HANDED_BYTES
     for key in keys:
         attempt = task_history.read(txn, into, key.group_id, key.slot)

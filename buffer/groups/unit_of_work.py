@@ -27,7 +27,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Rules:
     """The settings of a run that the buffer obeys. `groups_per_step`: groups of a training step.
-    `model`: the setting of this name."""
+    `model`: the run's setting `model`."""
 
     buffer: BufferConfig
     groups_per_step: int
@@ -72,8 +72,8 @@ class UnitOfWork:
         return self._rules.sampler
 
     def forget_sampler(self) -> None:
-        """Makes the next draw begin with the sampler's state in the store, because its last picks
-        were not drawn."""
+        """Makes the next draw begin with the sampler's state in the store, because the sampler's
+        last picks were not drawn."""
         self.index.sampler_restored = False
 
     @property
@@ -123,7 +123,8 @@ class UnitOfWork:
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expires a group and records the cause. The group's results stay readable.
 
-        `last`: what the last put brought, which is not in the tables `part` and `reflection`.
+        `last`: the results and reflections of the last put, which are not in the tables `part` and
+        `reflection`.
         """
         has_record = not row.unfinished
         row = self.move(row, "expired", by, cause=cause)

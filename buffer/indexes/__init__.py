@@ -1,1 +1,1 @@
-"""What the writer keeps in memory, in the orders in which operations look at it."""
+"""What the writer keeps in memory, sorted in the orders that operations need."""

@@ -1,4 +1,4 @@
-"""The training groups that may be drawn, in the orders in which draws look at them.
+"""The training groups that may be drawn, sorted in the orders that draws need.
 
 complete ──────────────────────────────────────────┐
 replayable: resting ── cooldown is over ─► rested ─┴─► candidates of a draw
@@ -114,11 +114,11 @@ class DrawableGroups:
         return self._row(group_id) if group_id in self._ready else None
 
     def complete_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the complete groups whose oldest token is of an earlier version."""
+        """Returns the complete groups whose oldest token is older than `version`."""
         return [self._complete[name] for _, name in self._by_version.below((version, ""))]
 
     def replays_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the trained groups whose oldest token is of an earlier version."""
+        """Returns the replayable groups whose oldest token is older than `version`."""
         found = self._replays_by_version.below((version, ""))
         return [self._replayable[name] for _, name in found]
 
@@ -130,7 +130,7 @@ class DrawableGroups:
 
     def put(self, row: GroupRow, *, replayable: bool) -> None:
         """Adds a group, replaces it after a change, or removes it if it may not be drawn any
-        longer. `replayable`: it is a trained or inserted one that may be drawn again."""
+        longer. `replayable`: it is a trained or inserted group that may be drawn again."""
         complete = row.state == "complete" and row.purpose == "train"
         self._remove(row.group_id)
         if complete:

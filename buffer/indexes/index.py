@@ -22,8 +22,8 @@ class Index:
     was released, expired or rewound since the index was loaded, by consumer and version.
     `last_seen`: wall-clock second of the last request about draws, by consumer. `tasks`: number of
     tasks, by purpose and tag. `counts`: see buffer.storage.counts. `sampler_restored`: whether the
-    sampler has the state that the store has. `unfinished`: groups with open slots, by purpose.
-    `drawable`: groups that may be drawn, those that rest included.
+    sampler has the state in the store. `unfinished`: groups with open slots, by purpose.
+    `drawable`: groups that may be drawn, including those in their cooldown.
     """
 
     def __init__(self, config: BufferConfig) -> None:

@@ -1,4 +1,4 @@
-"""The unfinished groups of one purpose, in the orders in which leases look at them."""
+"""The unfinished groups of one purpose, sorted in the orders that leases need."""
 
 from collections.abc import Iterator
 
@@ -42,11 +42,12 @@ class UnfinishedGroups:
         return self._rows[self._unheld[0]] if self._unheld else None
 
     def unheld_tags(self) -> list[tuple[str, GroupRow]]:
-        """Returns each tag that has groups without a holder, with the one leased first."""
+        """Returns each tag that has groups without a holder, with the first-leased of these
+        groups."""
         return [(tag, self._rows[keys[0]]) for tag, keys in self._unheld_by_tag.items()]
 
     def unheld_older_than(self, version: int) -> list[GroupRow]:
-        """Returns the groups without a holder whose oldest token is of an earlier version."""
+        """Returns the groups without a holder whose oldest token is older than `version`."""
         return [self._rows[name] for _, name in self._unheld_by_version.below((version, ""))]
 
     def due_before(self, moment: float) -> list[GroupRow]:

@@ -1,7 +1,7 @@
-"""Calls the methods of the run's algorithm that decide in the service: plan, admits, recalls.
+"""Calls the methods through which the run's algorithm decides in the service.
 
-A method may be a user's. If it raises, returns what it must not, or takes longer than LIMIT_S, the
-call fails: the service counts it and uses a default.
+A method may be a user's own. If it raises, returns an invalid value, or takes longer than LIMIT_S,
+the call fails: the service counts the failure and uses a default.
 
     method    default
     plan      the plan of the base class: algorithm.group_size slots
@@ -48,7 +48,7 @@ class AlgorithmCalls:
         self._rests_until: dict[Method, float] = {}
 
     def overrides(self, method: Method) -> bool:
-        """Whether the algorithm's class has the method, and not just its default."""
+        """Whether the algorithm's class has its own version of the method."""
         return getattr(type(self.algorithm), method) is not getattr(Algorithm, method)
 
     def call(

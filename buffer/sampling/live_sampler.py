@@ -3,11 +3,12 @@
     store ─ saved state ─► restore ─► pick ─ groups of a batch ─► draw
                                        └──── state ─► store, in the draw's transaction
 
-Without `state` a sampler must pick by seed, version and candidates alone. If attributes of it or
-of its class change in `pick`, a restart would lose what they hold, so the pick is refused.
+Without `state` a sampler must pick by seed, version and candidates alone. If `pick` changes
+attributes of the sampler or of its class, the pick is refused, since a restart would lose their
+values.
 
-A user's `pick` runs in another thread, and so does the look at its attributes, so that the writer
-never waits for longer than LIMIT_S.
+A user's `pick` and the check of its attributes run in another thread, so that the writer never
+waits for longer than LIMIT_S.
 """
 
 import logging
@@ -56,7 +57,7 @@ class LiveSampler:
         return type(self._sampler).state is not Sampler.state
 
     def restore(self, saved: bytes | None) -> None:
-        """Brings the sampler to the state that was saved last, or to its first one."""
+        """Brings the sampler to the last saved state, or to its initial state."""
         if not self._is_new:  # a transaction failed, and its picks with it
             self._sampler, self._is_new = samplers.make(self._config), True
         if saved is None:
@@ -73,8 +74,8 @@ class LiveSampler:
             self._sampler.restore(found["state"])
 
     def saved(self) -> bytes | None:
-        """Returns the sampler's state as it is stored, or None if it keeps none. Raises
-        UserError."""
+        """Returns the sampler's state in the form in which it is stored, or None if the sampler
+        keeps no state. Raises UserError."""
         if not self.keeps_state:
             return None
         with user_class.errors_named(f"{self._name}: state"):

@@ -56,8 +56,9 @@ class Sampler(ABC):
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         """Picks `count` different candidates.
 
-        Called for every batch; with `replay_share` or `replay_no_contrast` once for its new groups,
-        and once for those that are trained again, in the order in which they were trained last.
+        Called for every batch. With `replay_share` or `replay_no_contrast`, called once for the new
+        groups, and once for the groups that are trained again, sorted by when they were last
+        trained.
         """
 
     def state(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Sampler(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to take
-        """Takes back what `state` returned before the service ended."""
+        """Restores what `state` returned before the service ended."""
 
 
 class Fifo(Sampler):
@@ -102,7 +103,7 @@ SAMPLERS: dict[str, type[Sampler]] = {"fifo": Fifo, "uniform": Uniform, "priorit
 
 def make(config: SamplerConfig) -> Sampler:
     """Makes the configured sampler, built in or the user's own (`path/to/file.py:Class`). Raises
-    UserError if it is unknown, or if its settings are not those of its class."""
+    UserError if it is unknown, or if its settings do not fit its class."""
     kind = user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)
     with user_class.errors_named(f"buffer.sampler {config.name}: making it"):
         settings = own_settings(kind, config.own)
@@ -122,8 +123,8 @@ def own_settings(kind: type[Sampler], given: Mapping[str, Any]) -> dict[str, Any
                 continue
             if name in SamplerConfig.model_fields or hasattr(Sampler, name) or name == "config":
                 raise UserError(
-                    f"buffer.sampler: {kind.__name__}.{name} has the name of an attribute or a "
-                    "setting of every sampler; rename it (self.config has the settings of all)"
+                    f"buffer.sampler: {kind.__name__}.{name} has the name of an attribute or "
+                    "setting that every sampler has; rename it (self.config holds those settings)"
                 )
             fields[name] = (hint, getattr(kind, name, ...))
     section = create_model(kind.__name__, __base__=Section, **fields)

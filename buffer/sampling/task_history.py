@@ -29,8 +29,8 @@ class StoredHistory:
 
 
 def usable(row: GroupRow) -> bool:
-    """Whether the attempts of a finished group may be used again. They may even if the group was
-    too old, or if the algorithm refused it."""
+    """Whether the attempts of a finished group may be used again. A group that was too old or that
+    the algorithm refused is allowed."""
     return row.cause in ("", "stale") or row.replaced
 
 
@@ -38,8 +38,8 @@ def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False, imported: bool = False
 ) -> Iterator[StoredAttempt]:
     """Yields the attempts of a task's closed groups, newest group first. `waiting` (for a store
-    without actors): also yields the attempts of complete and drawn groups. `imported`: also those
-    of inserted groups (buffer.recall_imported)."""
+    without actors): also yields the attempts of complete and drawn groups. `imported`: also yields
+    the attempts of inserted groups (buffer.recall_imported)."""
     found = (
         row
         for row in txn.finished(task_id)
@@ -60,7 +60,7 @@ def holds(
     waiting: bool = False,
     imported: bool = False,
 ) -> bool:
-    """Whether an attempt is among those that `attempts` yields, or would yield without a limit."""
+    """Whether `attempts` yields an attempt, or would yield it without a limit."""
     row = txn.row(group_id) if group_id != excluded else None
     if row is None or (row.task_id, row.purpose) != (task_id, "train") or slot not in row.played:
         return False

@@ -1,4 +1,4 @@
-"""A worker carries out jobs in another thread, for a caller that waits for a limited time.
+"""A worker carries out jobs in another thread. Its caller waits only for a limited time.
 
     caller ──── job ────► worker
     caller ◄── request ── worker     a job may ask its caller to call a function, for example to
@@ -6,8 +6,8 @@
     caller ◄── outcome ── worker
 
 A caller that has waited for too long gives the worker up, and makes another one for its next job.
-Only a worker that was given up is interrupted: it gets SystemExit at its next line of Python. So no
-exception can hit the caller, however the end of a job and the end of the wait coincide.
+Only a worker that was given up is interrupted: it gets SystemExit at its next line of Python. So
+this exception never reaches the caller, even if a job ends just as the wait for it ends.
 """
 
 import ctypes
@@ -45,9 +45,9 @@ class TimedWorker:
         self._thread.start()
 
     def run(self, job: Callable[[Ask], T], limit_s: float) -> Outcome[T]:
-        """Carries out a job. Raises TimeoutError if the job takes longer than `limit_s` seconds.
-        Raises whatever is raised by a function that the job asked for. After either error, give the
-        worker up."""
+        """Carries out a job and returns its outcome. Raises TimeoutError if the job takes longer
+        than `limit_s` seconds. Lets through any error of a function that the job asks the caller to
+        call. After either error, give the worker up."""
         until = time.monotonic() + limit_s
         self._jobs.put(job)
         while True:
@@ -60,8 +60,8 @@ class TimedWorker:
             self._answers.put((said(),))
 
     def give_up(self) -> None:
-        """Interrupts the worker, whose thread then ends. If it waits outside Python, such as for a
-        network, it ends when that wait ends."""
+        """Interrupts the worker, whose thread then ends. If the thread waits outside Python, such
+        as for a network, it ends when that wait ends."""
         ident = ctypes.c_ulong(self._thread.ident or 0)  # of no other thread: it waits for jobs
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
         self._answers.put(None)

@@ -4,9 +4,9 @@
     thread:     read, write a file, read it back, compare
     writer: write down where each group is, delete its record ─► choose the next ones
 
-Nothing is deleted before its copy was compared. After a kill at any moment the same groups are
-archived again, in a file of the same name. A failure is named, counted and tried again after
-RETRY_S; meanwhile the groups stay in the store.
+Nothing is deleted before its copy was compared. If the service is killed at any moment, the same
+groups are archived again, in a file of the same name. A failure is named, counted and tried again
+after RETRY_S; meanwhile the groups stay in the store.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Archiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread's use of the store. An upload under way is left to itself."""
+        """Ends the thread's use of the store. An upload under way continues on its own."""
         self._stopped = True
         self._jobs.put(None)
         if self._reading.acquire(timeout=READING_S):
@@ -56,7 +56,8 @@ class Archiver:
     # ── in the writer's transactions ────────────────────────────────────────────────────
 
     def tick(self, work: UnitOfWork) -> None:
-        """Takes what the thread has made, and gives it the next groups that are due."""
+        """Records what the thread has archived, and gives the thread the next groups that are
+        due."""
         if work.txn.archive() != self._archive.address:
             work.txn.put_archive(self._archive.address)
         while not self._results.empty():

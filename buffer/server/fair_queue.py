@@ -4,10 +4,11 @@
                      large: one of each client in turn ──┴── take ──► a transaction of the writer
 
 A small request, such as a heartbeat, a lease or a commit, goes before all large ones, which are
-results. So it waits for the transaction under way, and for at most one small request of each other
-client. Some places of every transaction are kept for large requests, so that they too move on. In a
-transaction with small requests, which wait for its commit, large ones have few bytes.
-Requests of one client may overtake each other, as those that are sent again always could.
+results. So a small request waits only for the transaction under way, and for at most one small
+request of each other client. Some places of every transaction are kept for large requests, so that
+they too move on. A transaction with small requests takes only a few bytes of large ones, since the
+small requests wait for its commit. Requests of one client may overtake each other; requests that
+are sent again always could.
 """
 
 import threading
@@ -64,15 +65,15 @@ class FairQueue:
             self._changed.notify()
 
     def end(self) -> None:
-        """Says that no more requests come."""
+        """Marks the end of the queue: no more requests will come."""
         with self._changed:
             self._ended = True
             self._changed.notify()
 
     def take(self, until: float, most: int, most_bytes: int) -> tuple[list[ReceivedRequest], bool]:
-        """Waits for requests until a monotonic second. Takes up to `most` of them. Takes no further
-        one once they have `most_bytes`, or MIXED_BYTES if small requests are among them. Returns
-        them, and whether more may follow."""
+        """Waits for requests until a monotonic second. Takes up to `most` of them. Stops once they
+        have `most_bytes`, or MIXED_BYTES if small requests are among them. Returns the requests,
+        and whether more may follow."""
         with self._changed:
             while not (self._small or self._large or self._ended):
                 if not self._changed.wait(max(0.0, until - time.monotonic())):

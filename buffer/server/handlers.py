@@ -45,8 +45,8 @@ ENDED = 1024
 
 
 class WriteHandlers:
-    """Holds the writer's handlers, and their state outside the store. `full_ago_s`: how long ago a
-    connection last found no place."""
+    """Holds the writer's handlers, and their state outside the store. `full_ago_s`: see
+    buffer.wire.access.Access."""
 
     def __init__(
         self, store: Store, refused: Counter[str], full_ago_s: FullAgo = lambda: None

@@ -1,7 +1,7 @@
 """Carries out a request once, even if its client sends it again.
 
-Most operations see in the store that they were already carried out. Other operations
-(`keeps_reply` in buffer.wire.operations) keep their reply under the request's id.
+Most operations can tell from the store that they were already carried out. For the others
+(`keeps_reply` in buffer.wire.operations), the reply is kept under the request's id.
 """
 
 from collections.abc import Callable

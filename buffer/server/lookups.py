@@ -72,8 +72,8 @@ def get_drawn(txn: Txn, args: operations.GetDrawn) -> tuple[Records, list[Frame]
 
 
 def drawn_records(txn: Txn, draw: DrawRow, at: int = 0) -> Iterator[bytes]:
-    """Yields the records of a draw from number `at` on: the groups, then the recalled attempts. One
-    that no longer exists is empty."""
+    """Yields the records of a draw from number `at` on: the groups, then the recalled attempts. A
+    recalled attempt that no longer exists gives an empty record."""
     for group_id in draw.groups[at:]:
         yield txn.record(group_id)
     for each in draw.recalled[max(0, at - len(draw.groups)) :]:

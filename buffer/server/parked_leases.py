@@ -3,8 +3,8 @@
     lease ─► no work ─► parked ─┬─ there may be work again: tried, the longest parked first
                                 └─ its time is over: tried a last time, answered in any case
 
-A few numbers tell what work there is for leases (buffer.groups.leases.outlook). While they
-stay the same, nothing is tried except a few requests a second, since leases also end by time.
+A few numbers show what work there is for leases (buffer.groups.leases.outlook). While they stay the
+same, only a few requests a second are tried, because leases also expire with time.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ LONGEST_S = 30.0  # that a request is parked
 
 
 class ParkedLeases:
-    """The parked requests. Only the writer may use it. Times are monotonic seconds."""
+    """The parked requests. Only the writer may use this object. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._line = OrderedDict[str, ReceivedRequest]()  # by id, the next one to try first
@@ -38,7 +38,7 @@ class ParkedLeases:
         return 0.0 if outlook != self._outlook else min(self._try_at, self._by_end[0][0])
 
     def park(self, request: ReceivedRequest, now: float) -> bool:
-        """Parks a request that was refused. Returns False if its time is over."""
+        """Parks a refused request. Returns False if its time is already over."""
         wait_s = request.arguments.wait_s
         until = self._until.pop(request.rid, now + min(wait_s, LONGEST_S))
         if not now < until:
@@ -56,7 +56,7 @@ class ParkedLeases:
             self._outlook = None
 
     def take(self, outlook: object, now: float) -> list[ReceivedRequest]:
-        """Takes the requests to try now: those whose time is over, and some others if there may be
+        """Takes the requests to try now: all whose time is over, and some others if there may be
         work."""
         if not self._line:
             return []
@@ -67,7 +67,7 @@ class ParkedLeases:
         return [self._take(rid) for rid in names]
 
     def take_all(self) -> list[ReceivedRequest]:
-        """Takes all requests, whose time is then over."""
+        """Takes all requests, as if their time were over."""
         taken = [self._take(rid) for rid in list(self._line)]
         self._until = dict.fromkeys(self._until, 0.0)
         return taken

@@ -29,7 +29,7 @@ class Reader:
         self._queue.put((request, read))
 
     def stop(self) -> None:
-        """Makes `run` end once it has answered what was put before."""
+        """Makes `run` end once it has answered the requests that were put before."""
         self._queue.put(None)
 
     def run(self) -> None:

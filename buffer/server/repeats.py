@@ -1,11 +1,11 @@
-"""Recognises requests that are sent again: those under way, and those that were answered lately.
+"""Recognises requests that are sent again, while they are under way or were answered recently.
 
     request ─► begin ─► … writer, readers … ─► end ─► reply, to the socket that asked last
     again   ─► under way: its client is told to wait; answered: it gets the same reply
 
 So no request is carried out, read or queued twice because its reply is slow. A large reply is not
 kept: it is made again, unless it is still on its way to the same client. A message without a
-checksum is no repeat, since clients that give none may use an id twice.
+checksum never counts as a repeat, since clients that send no checksum may use an id twice.
 """
 
 import time
@@ -48,8 +48,8 @@ class Repeats:
         self._under_way[request.key] = Known(request.key, request.sum, request.client)
 
     def find(self, key: Key, total: int | None) -> Known | None:
-        """Returns a request that came before with this checksum; with any checksum if `total` is
-        None. Returns None if there is none."""
+        """Returns the earlier request with this id and checksum, or None. If `total` is None, any
+        checksum matches."""
         known = self._under_way.get(key) or self._answered.get(key)
         if known is None or known.at < time.monotonic() - KEPT_S:
             return None

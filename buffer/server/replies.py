@@ -81,8 +81,8 @@ class Replies:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def send(self, reply: EncodedReply, client: bytes, socket: Any) -> None:
-        """Sends a queued reply to a client, which need not be the one that asked first. Its large
-        frames count as unsent until libzmq releases them."""
+        """Sends a queued reply to `client`, which may not be the client that first sent the
+        request. The reply's large frames count as unsent until libzmq releases them."""
         size = _large(reply.frames)
         parts = [client, *reply.frames]
         if not size:

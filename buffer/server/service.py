@@ -8,8 +8,8 @@
 The front checks messages and passes requests on. It refuses malformed, unknown and oversized
 requests itself. It never stops reading its socket, because libzmq would keep unread messages in
 memory. When too many bytes wait for the writer, it drops requests, large requests first. Their
-clients send them again. It recognises what is sent again (buffer.server.repeats). Requests that
-wait for the writer are taken in turns (buffer.server.fair_queue).
+clients send them again. It recognises requests that are sent again (buffer.server.repeats).
+Requests that wait for the writer are taken in turns (buffer.server.fair_queue).
 """
 
 import logging
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 def rules_of(config: RunConfig) -> Rules:
-    """Returns what the service needs of a run's settings."""
+    """Returns the parts of a run's settings that the service needs."""
     return Rules(
         config.buffer, config.learner.groups_per_step, config.seed, config.algorithm, config.model
     )

@@ -31,7 +31,7 @@ class ActorReports:
         self._bytes = 0
 
     def update(self, actor: str, metrics: Mapping[str, float]) -> int:
-        """Merges new metrics of an actor into its earlier metrics. Leaves out those that are not
+        """Merges new metrics of an actor into its earlier metrics. Leaves out metrics that are not
         finite; returns how many. Raises RecordError for too many metrics, or a name that cannot be
         shown."""
         if len(metrics) > METRICS_LIMIT:

@@ -42,7 +42,7 @@ Results = list[tuple[ReceivedRequest, Result]]
 
 
 class Writer:
-    """Runs the writer's loop, and keeps its state between transactions. `full_ago_s`: as of
+    """Runs the writer's loop, and keeps its state between transactions. `full_ago_s`: see
     WriteHandlers."""
 
     def __init__(

@@ -48,8 +48,7 @@ class Archive:
 
     def add(self, groups: Sequence[tuple[GroupRow, bytes]]) -> dict[str, ArchivePlace]:
         """Writes a file of groups and their encoded records, and returns their places by id. The
-        same groups give the same file name. Raises StoreError, after which nothing may rely on the
-        file."""
+        same groups give the same file name. Raises StoreError; the file must then not be used."""
         digests = [xxh3_128_hexdigest(record) for _, record in groups]
         names = [row.group_id for row, _ in groups]
         name = f"{names[0]}-{names[-1]}-{_digest_of(names + digests)}.parquet"

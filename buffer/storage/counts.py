@@ -7,15 +7,15 @@
     archive_failed/KIND    failures to archive groups
     made                   groups ever made
     evicted/PURPOSE/STATE  evicted groups, by their last state
-    evicted_bytes          the same of evicted groups
+    evicted_bytes          the same for evicted groups
     eval_done/TAG          finished evaluation groups, including evicted ones
     drop/group/CAUSE       expired groups, including evicted ones
-    replaced/CAUSE         those of them that the algorithm refused
+    replaced/CAUSE         expired groups that the algorithm refused
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups
     partial_dropped/CAUSE  partial attempts that no actor can continue
     algorithm_failed/NAME  failed calls of the algorithm's method NAME
     inserted/untrained     inserted groups in the store that wait for their first step
-    inserted/evicted       those that were evicted before their first step
+    inserted/evicted       inserted groups that were evicted before their first step
     draws_pruned           draws that were removed, with their steps (buffer.groups.pruning)
     puts, draws, leases …  what the operations count
 
@@ -75,7 +75,7 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
 
 
 def trained(counts: Mapping[str, int]) -> int:
-    """Counts the groups that a step trained on. Leaves out inserted ones that wait for a step."""
+    """Counts the groups that a step trained on. Leaves out inserted groups that wait for a step."""
     waiting = counts.get("inserted/untrained", 0) + counts.get("inserted/evicted", 0)
     there = counts.get("group/train/trained", 0) + counts.get("evicted/train/trained", 0)
     return there - waiting

@@ -72,7 +72,8 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
 
 
 def part_key(group_id: str, slot: int) -> bytes:
-    """Returns the key of a slot in the table `part`, and the beginning of its keys in `partial`."""
+    """Returns the key of a slot in the table `part`. The slot's keys in the table `partial` begin
+    with the same bytes."""
     return group_id.encode() + b"\0" + f"{slot:06d}".encode()
 
 

@@ -205,11 +205,11 @@ def is_closed(purpose: Purpose, state: GroupState) -> bool:
 
 
 class ProgressLink(Record):
-    """A link of the chain of a slot's progress (buffer.groups.progress). `data`: the encoded result
-    so far in the first link, and in each later one what is new (buffer.wire.increments). `digest`:
-    that of the encoded result so far. `rid`: id of the lease request of its sender. `serial`:
-    counts what a lease's holder sent; 0 if it does not count. `nbytes`: size of the chain up to
-    it."""
+    """A link of the chain of a slot's progress (buffer.groups.progress). `data`: in the first link
+    the encoded result so far, in a later link only what is new (buffer.wire.increments). `digest`:
+    digest of the encoded result so far. `rid`: id of the sender's lease request. `serial`: the
+    sender's count of what it sent under this lease; 0 if it does not count. `nbytes`: size of the
+    chain up to this link."""
 
     data: bytes
     digest: str
@@ -252,14 +252,15 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step used one attempt of a draw. Attempts without a gradient have no entry.
+    """How an optimizer step used one attempt of a draw. An attempt without a gradient has no such
+    record.
 
     `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: advantage
     of every token, or with `by_token` the mean over the tokens. `first_step`: index of the first
     trained turn. `weight`: weight of each trained token in the loss, including the group's
-    importance weight. `reliance`: of a retry, mean over its trained tokens of how much less likely
-    each is without the guidance that it read, in nats (r3l.algorithms.shared.reliance); None of
-    other attempts, and of those that were replayed or have no log-probabilities.
+    importance weight. `reliance`: for a retry, how much less likely its trained tokens are without
+    the guidance that it read, in nats, averaged over the tokens (r3l.algorithms.shared.reliance);
+    None for other attempts, and for retries that were replayed or have no log-probabilities.
     """
 
     into: str
@@ -284,9 +285,9 @@ class LedgerRow(Record):
 
 
 class Regrade(Record):
-    """Says that the rewards of a store are not those of its run. `store`: the store whose attempts
-    were judged again. `env`, `options`: the environment or grader that judged. `when`: in seconds
-    since the epoch. `attempts`: number judged again; `changed` of them got another reward.
+    """A note that the rewards of a store are not those of its run. `store`: the store whose
+    attempts were judged again. `env`, `options`: the environment or grader that judged. `when`: in
+    seconds since the epoch. `attempts`: number judged again; `changed` of them got another reward.
     `left_out`: number of attempts that could not be judged, by cause; their slots have failed."""
 
     store: str
@@ -299,7 +300,7 @@ class Regrade(Record):
 
 
 class Regrades(Record):
-    """All regrades that a store comes from, the last one last."""
+    """All regrades that a store went through, oldest first."""
 
     done: tuple[Regrade, ...] = ()
 

@@ -81,7 +81,7 @@ class Txn(Tables):
         self.put("sys", b"progress", codec.encode(progress))
 
     def regrades(self) -> tuple[Regrade, ...]:
-        """Returns how the store's rewards were replaced, the latest time last."""
+        """Returns the regrades that replaced the store's rewards, oldest first."""
         return (self.read("sys", b"regraded", Regrades) or Regrades()).done
 
     def put_regrades(self, regrades: Sequence[Regrade]) -> None:
@@ -178,7 +178,7 @@ class Txn(Tables):
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def list_state(self, row: GroupRow, before: GroupRow | None = None) -> None:
-        """Lists a group under its purpose and state, no longer under those that it had before."""
+        """Lists a group under its purpose and state, and removes it from its earlier list."""
         key = row.group_id.encode()
         if before is not None:
             self.delete("listed", listed_prefix(before.purpose, before.state) + key)

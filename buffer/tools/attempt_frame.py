@@ -2,8 +2,8 @@
 
 Columns of the group: `expired` says why the group expired, `uses` counts the optimizer steps that
 trained on the group, `step` is the last of these steps, and `leased_at` and so on are Unix times.
-Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `of` is the slot of the
-attempt that a retry retries; `base` is the same, or the own slot of an attempt that is not a retry.
+Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. For a retry, `of` and
+`base` are the slot of the attempt that it retries. For another attempt, `base` is its own slot.
 `steps` counts turns, and `tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version:
 how many versions the policy was behind. It is missing for imported attempts.
 """

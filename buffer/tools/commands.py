@@ -110,8 +110,8 @@ def replay(folder: Path, step: int) -> None:
 )
 @click.option("--out", type=click.Path(path_type=Path), help="new folder for traces")
 def export(folder: Path, form: str, out: Path | None) -> None:
-    """Print every group in its current state, one JSON line per group. Or write the attempts as
-    session traces."""
+    """Print every group in its current state, one JSON line per group. With --as traces, write the
+    attempts as session traces instead."""
     if (form == "traces") != (out is not None):
         raise UserError("export: give --as traces and --out FOLDER together, or neither")
     with Store(folder, read_only=True) as store:
@@ -129,7 +129,7 @@ class Pace:
         self._what, self._began, self._told = what, now, now
 
     def tell(self, done: int, total: int, now: float) -> None:
-        """Takes how many groups are done, and the monotonic second."""
+        """Takes the number of groups that are done and of all groups, and the monotonic second."""
         if now < self._told + SAY_S:
             return
         self._told = now
@@ -144,8 +144,8 @@ class Pace:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Print one problem per line. Exit with 1 if any. Reads
-    the whole store, and says on stderr how far it is."""
+    """Check file, records, ledger and counts. Print one problem per line, and exit with code 1 if
+    there are any. Reads the whole store, and reports its progress on stderr."""
     pace = Pace("checked", time.monotonic())
     with Store(folder, read_only=True) as store:
         problems = verification.verify(

@@ -2,7 +2,7 @@
 
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 
-An inserted group becomes as one that actors played; its attempts keep their source.
+An inserted group becomes like one that actors played, but its attempts keep their source.
 """
 
 from collections import Counter

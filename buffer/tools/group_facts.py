@@ -26,7 +26,7 @@ EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 def facts(row: GroupRow) -> dict[str, Any]:
     """Returns the facts of a group, keyed by NAMES, from the attributes of its row. Rewards are
-    None if it has no trajectory."""
+    None if the group has no trajectory."""
     return {name: getattr(row, name) for name in sorted(NAMES)}
 
 

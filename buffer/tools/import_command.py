@@ -99,7 +99,7 @@ def _groups(
         else:
             yield each
     if is_empty:
-        raise UserError(f"file {file}: holds no line; give what r3l-buffer export writes")
+        raise UserError(f"file {file}: holds no lines; give what r3l-buffer export writes")
 
 
 def _beside(folder: Path | None) -> Path | None:

@@ -38,7 +38,7 @@ MESSAGES = frozenset({"messages", "reward"})
 
 @dataclass(frozen=True)
 class OutsideGroup:
-    """A group of a file, as it is inserted. `where`: its file and line."""
+    """A group from a file, ready to insert. `where`: its file and line."""
 
     where: str
     task: Task
@@ -56,9 +56,9 @@ class LeftOut:
 
 
 def read(file: Path, source: str, chat: Callable[[], Chat]) -> Iterator[OutsideGroup | LeftOut]:
-    """Yields the group of each line, or why it is left out. `source`: the source of groups that
-    name none. `chat`: makes the chat format of the run's model, for messages. Raises UserError with
-    the number of a line that cannot be read."""
+    """Yields the group of each line, or why the line is left out. `source`: the source of groups
+    that name none. `chat`: makes the chat format of the run's model, for messages. Raises UserError
+    with the number of a line that cannot be read."""
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(LINE), ""), 1):

@@ -1,12 +1,13 @@
-"""Makes groups to insert of session traces (r3l.views.session_trace).
+"""Makes groups to insert from session traces (r3l.views.session_trace).
 
     files ─► every session's place, by group ─► a group's sessions again ─► a group to insert
 
-Sessions of one task and one group become a group. What r3l exported names both. Of other files,
-sessions that begin with the same messages are of one task. A retry stays one, of the same attempt
-and from the same step; its advice is not stored, since the files lack the reflection's tokens.
+Sessions of one task and one group become a group. Files that r3l exported name both. In other
+files, sessions that begin with the same messages belong to one task. A retry stays a retry of the
+same attempt from the same step. Its advice is not stored, since the files lack the reflection's
+tokens.
 
-Only one group is held in memory, and of the others the places of their sessions.
+Memory holds one group at a time, and only the places of the sessions of the others.
 """
 
 import hashlib

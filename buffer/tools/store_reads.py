@@ -66,15 +66,15 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def died_of_age(store: Store) -> tuple[int, float]:
-    """Returns how many groups expired because they were too old, and their share of the trained and
-    expired ones, since the store was made."""
+    """Returns how many groups have expired since the store was made because they were too old, and
+    their share of all trained and expired groups."""
     with store.read() as txn:
         known = txn.counts()
     return known["drop/group/stale"], counts.stale_share(known)
 
 
 def regrades(store: Store) -> tuple[Regrade, ...]:
-    """Returns how the rewards of a store were replaced since its run, the latest time last."""
+    """Returns the regrades that replaced the store's rewards since its run, oldest first."""
     with store.read() as txn:
         return txn.regrades()
 

@@ -21,8 +21,8 @@ SESSIONS = "sessions"
 
 
 def write_traces(store: Store, folder: Path, out: Path) -> str:
-    """Writes a new folder and returns what is in it and what was left out, as lines. `folder`: the
-    store's. Raises UserError if the store has no attempt or the folder cannot be written."""
+    """Writes a new folder. Returns lines that say what it contains and what was left out. `folder`:
+    the store's. Raises UserError if the store has no attempt or the folder cannot be written."""
     if out.exists():
         raise UserError(f"--out {out}: already exists; name a new folder")
     counts, left, rewards = Counter[str](), Counter[str](), list[float]()

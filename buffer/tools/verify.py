@@ -24,8 +24,8 @@ RECORDS = ("table group,", "table part,", "table partial,", "table reflection,")
 def verify(
     store: Store, told: Callable[[int, int], object] = lambda done, total: None
 ) -> list[str]:
-    """Describes each problem of a store in one line. Reads all of it. After each group, calls
-    `told` with how many were checked, and how many there are."""
+    """Describes each problem of a store in one line. Reads the whole store. After each group, calls
+    `told` with the number of groups checked so far and the number of all groups."""
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: reading one beyond the end kills a process

@@ -46,8 +46,8 @@ class Catalogue:
         return plain_group(self.store, group_id, self.texts)
 
     def summary(self) -> Facts:
-        """Returns how many groups the store has, by purpose and state. Reads no groups, unless a
-        request has asked for tasks or used a filter."""
+        """Returns how many groups the store has, by purpose and state. Reads no groups, unless an
+        earlier request asked for tasks or used a filter."""
         change = self.store.change
         if self.change >= 0:  # the page asks again for its list when this number grows
             self.read()
@@ -64,8 +64,8 @@ class Catalogue:
             }
 
     def page(self, purpose: str, before: str, limit: int) -> tuple[int, list[Facts]]:
-        """Returns how many groups of a purpose ("": any) there are, and the newest ones that are
-        older than the group `before` ("": all). Reads no other groups."""
+        """Returns the number of groups of a purpose ("": any), and the newest of them that are
+        older than the group `before` ("": the newest of all). Reads no other groups."""
         known = next((each for each in PURPOSES if each == purpose), None)
         if purpose and known is None:
             return 0, []

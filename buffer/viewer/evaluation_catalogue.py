@@ -49,7 +49,7 @@ class EvaluationCatalogue:
         return _facts(group_id, attempts) | MORE | {"pairs": [_pair(one) for one in attempts]}
 
     def summary(self) -> Facts:
-        """Returns how many tasks there are, as groups of an evaluation."""
+        """Returns the number of tasks, counted as groups of an evaluation."""
         groups = self.read()
         return {
             "change": self.change, "version": self.version, "total": self.total,
@@ -58,7 +58,8 @@ class EvaluationCatalogue:
         }  # fmt: skip
 
     def page(self, purpose: str, before: str, limit: int) -> tuple[int, list[Facts]]:
-        """Returns the number of tasks, and the last ones before the group `before` ("": all)."""
+        """Returns the number of tasks, and the last tasks before the group `before` ("": before the
+        end)."""
         groups = self.read() if purpose in ("", "eval") else []
         older = [group for group in groups if not before or group["group"] < before]
         return len(groups), older[:limit]

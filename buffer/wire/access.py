@@ -101,8 +101,8 @@ class Access:
         return due or any(socket in ready for socket in self.sockets)
 
     def full_ago_s(self) -> float | None:
-        """Returns how many seconds ago a connection last found no place, None if each found one.
-        Any thread may ask."""
+        """Returns how many seconds ago the service last refused a connection because it was full;
+        None if it never did. Any thread may call this."""
         return None if self._full_at is None else time.monotonic() - self._full_at
 
     def close(self) -> None:

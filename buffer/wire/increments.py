@@ -7,8 +7,8 @@ earlier, later ─► difference ─► change ─► Growing(earlier).add(chang
     [FIELDS, {key: change}]      changed values of a map
     [ITEMS, {at: change}, tail]  changed items of a list, and more of them
 
-A change is msgpack. Bytes cannot tell what a change belongs to, so its sender says the `digest` of
-both forms.
+A change is msgpack. A change does not show which record it belongs to. So its sender also gives the
+`digest` of both forms.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def difference(earlier: bytes, later: bytes) -> bytes:
 
 
 class Growing:
-    """An encoded record to which changes are added."""
+    """An encoded record that grows as changes are added."""
 
     def __init__(self, encoded: bytes) -> None:
         try:

@@ -57,7 +57,7 @@ class ReceivedRequest:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells the request from others, even when it is sent again."""
+        """Identifies the request, even when it is sent again."""
         return self.operation.name, self.rid
 
 
@@ -167,8 +167,8 @@ def error_frames(rid: str, error: R3LError) -> list[Frame]:
 
 
 def address(frames: Sequence[Frame]) -> tuple[str, str]:
-    """Returns the id of the request that a reply or a sign answers, and the sign, "" for a reply.
-    Both are "" if the message is damaged."""
+    """Reads a reply or a sign. Returns the id of the request that it is about, and the sign, which
+    is "" for a reply. Both are "" if the message is damaged."""
     try:
         header = codec.unpack(frames[0])
         check_sum(header, frames)

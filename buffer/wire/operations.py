@@ -85,9 +85,10 @@ class Put(Request["PutAck"]):
 
 class PutPartial(Request[int]):
     """Stores the progress of an open slot: its result so far, with a trajectory
-    (r3l.rollout.partial). `digest`: that of the encoded result. `data`: the encoded result, or with
-    `since` what is new (buffer.wire.increments) after the stored one with this digest. `serial`:
-    counts what the holder of a lease sends, so that late copies are seen; 0: not counted."""
+    (r3l.rollout.partial). `digest`: the digest of the encoded result. `data`: the encoded result;
+    with `since`, only what is new (buffer.wire.increments) compared with the stored result of that
+    digest. `serial`: grows with each message of a lease's holder, so that late copies are
+    recognised; 0: not counted."""
 
     group_id: str
     actor: str
@@ -123,7 +124,7 @@ class DrawGroups(Request["DrawHead"]):
 
 class GetDrawn(Request["Records"]):
     """Asks for the next part of a draw's records: its groups, then its recalled attempts. `at`:
-    number of the first."""
+    number of the first record to send."""
 
     draw_id: Integer
     at: Natural
@@ -162,7 +163,7 @@ class Insert(Request[str]):
     """Adds a whole group that no actor of this run played, as material for replay. Returns its id.
 
     `results`: encoded SlotResults, of the slots 0 to N − 1. `source`: where the group comes from.
-    `reflections`: encoded ReflectionRecords. `kind`: that of the group's plan.
+    `reflections`: encoded ReflectionRecords. `kind`: the kind of the group's plan.
     """
 
     task: Task
@@ -204,7 +205,8 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. An unfinished group has what it got so far."""
+    """Returns groups in the order of `group_ids`. An unfinished group has what was accepted so
+    far."""
 
     group_ids: Sequence[str]
 
@@ -219,9 +221,9 @@ class GetStats(Request["BufferStats"]):
 class Lease(Record):
     """A group to explore. `accepted`, `reflections`: results and reflections of earlier holders.
     `partial`: unfinished results of earlier holders. `handed`: those stored attempts of the plan
-    that still exist. `deadline_s`: seconds until the lease expires. On the wire these results and
-    reflections follow the lease, and `following` has the numbers of accepted ones, of partial ones
-    and of reflections."""
+    that still exist. `deadline_s`: seconds until the lease expires. On the wire, these results and
+    reflections follow the lease. `following`: how many accepted results, partial results and
+    reflections there are."""
 
     group_id: str
     task: Task
@@ -238,7 +240,7 @@ class Lease(Record):
 
 class Wait(Record):
     """There is no group now. `reason`: why; `retry_s`: seconds until the actor should try again.
-    `for_weights`: the actor needs newer weights before any work can help."""
+    `for_weights`: the actor gets no group before it has newer weights."""
 
     reason: str
     retry_s: float
@@ -261,7 +263,8 @@ class Ids(Record):
 
 class Groups(Record):
     """Announces the groups that follow. `now`: their current states, in the same order. `frames`:
-    how many frames each has. `before`: the `before` that continues the query, "" at its end."""
+    how many frames each has. `before`: the argument `before` of the request that continues the
+    query, "" at its end."""
 
     now: tuple[Status, ...] = ()
     frames: tuple[Natural, ...] = ()
@@ -302,11 +305,11 @@ class BufferStats(Record):
     - `drawn_by`: number of groups in the open draws of each consumer
 
     Counted since the store was created:
-    - `inserted`: groups that clients inserted; `trained` leaves out those that wait for a step
+    - `inserted`: groups that clients inserted; `trained` does not count them until their first step
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
     - `stale_share`: share of the trained and expired groups that expired as too old
-    - `replaced`: those of them that the algorithm refused, keyed by cause
+    - `replaced`: expired groups that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
     - `archived`: groups whose record is in the archive (buffer.archive)
@@ -321,7 +324,8 @@ class BufferStats(Record):
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow
-    - `full_ago_s`: seconds since a connection last found no place; None if each found one
+    - `full_ago_s`: seconds since a connection was last refused because the service was full, or
+      None
     - `cpu_s`: CPU seconds of the service; `started`: when it started, seconds since the epoch
     """
 
@@ -371,8 +375,8 @@ Thread = Literal["writer", "drawer", "reader"]
 @dataclass(frozen=True)
 class Operation:
     """One operation. Only the thread `writer` may change the store; `drawer` sends the records of
-    draws, which wait for no query. `keeps_reply`: see
-    buffer.server.idempotency. `learner`: needs a learner's key, if keys are used."""
+    draws, so they wait for no query. `keeps_reply`: see buffer.server.idempotency. `learner`: needs
+    a learner's key, if keys are used."""
 
     name: str
     request: type[Record]

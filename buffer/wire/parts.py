@@ -3,7 +3,7 @@
     records ─► take: those of one part ─► cut: frames of at most FRAME_BYTES ═► joined: the records
 
 A part has at most PART_BYTES, or one record that is larger. So the memory for an answer does not
-depend on how long it is, and a reply is never far away while one is sent.
+depend on its length, and its receiver never waits long for the next reply.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Reads results and reflections from a client. Refuses those of a sick engine."""
+"""Reads results and reflections from a client. Refuses results and reflections of a sick engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ def read_reflection(encoded: Encoded) -> Received[ReflectionRecord]:
 
 
 def read_result_as_given(encoded: Encoded) -> Received[SlotResult]:
-    """Reads a slot's result that no engine of this run made. Raises RecordError for malformed
-    bytes."""
+    """Reads a slot's result that was not made by an engine of this run. Raises RecordError for
+    malformed bytes."""
     return Received(codec.decode(SlotResult, encoded), -1, checksum(encoded), encoded)
 
 
 def read_reflection_as_given(encoded: Encoded) -> Received[ReflectionRecord]:
-    """Reads a reflection that no engine of this run made. Raises RecordError."""
+    """Reads a reflection that was not made by an engine of this run. Raises RecordError."""
     thought = codec.decode(ReflectionRecord, encoded)
     return Received(thought, -1, checksum(encoded, ReflectionRecord), encoded)
 
@@ -60,7 +60,8 @@ def read_reflection_as_given(encoded: Encoded) -> Received[ReflectionRecord]:
 def read_distinct(
     encoded: Sequence[msgspec.Raw], read: Callable[[Encoded], Received[R]], key: Callable[[R], K]
 ) -> dict[K, Received[R]]:
-    """Reads what a request has, by slot or name. Raises RecordError if one of them occurs twice."""
+    """Reads the results or reflections of a request, keyed by slot or name. Raises RecordError if a
+    slot or name occurs twice."""
     received = [read(memoryview(each)) for each in encoded]
     found = {key(each.record): each for each in received}
     if len(found) < len(received):

@@ -11,7 +11,8 @@ _COUNT = struct.Struct("=Q")
 
 
 class TcpCounts(NamedTuple):
-    """Bytes since the connection began. `acked`: those sent bytes that the peer's kernel has."""
+    """Bytes since the connection began. `acked`: the sent bytes that the peer's kernel has
+    received."""
 
     received: int
     sent: int

@@ -6,11 +6,14 @@ of peers that have not shown a key yet. Unread bytes are the bytes that the kern
 connection (TCP_INFO, Linux 4.19), minus the bytes of messages that were read. After a shutdown,
 libzmq frees the connection's unfinished message. A regular client connects again.
 
-A check runs every CHECK_S and looks at some connections, about 10 µs each: those that have bytes
-which libzmq has not read yet, of which the kernel tells (epoll, edge-triggered); those of which a
-message was read; those without a finished handshake; and LOOKS others in turn, since the kernel
-tells nothing of bytes that libzmq has already read. So a fast link can exceed a limit between two
-checks, and a slow one until its turn.
+A check runs every CHECK_S. It looks at some connections, which takes about 10 µs each:
+
+- those with bytes that libzmq has not read yet, as the kernel reports (epoll, edge-triggered)
+- those from which a message was read
+- those without a finished handshake
+- LOOKS others in turn, since the kernel does not report bytes that libzmq has already read
+
+So a fast link can exceed a limit between two checks, and a slow one until its turn comes.
 """
 
 import select

@@ -1,9 +1,10 @@
 """Gymnasium's environments by id, such as `gym:FrozenLake-v1` (Towers et al. 2024,
 arXiv:2407.17032; Farama, MIT). Needs `pip install 'r3l[gym]'`.
 
-Actions are texts, or are numbered: then a response gives an action's name or number. Observations
-are texts, or numbers of a finite set. For numbers, the policy reads what the environment renders as
-text, or else their names and values. Environments with pictures or measurements are refused.
+Actions are texts or numbers; in place of a number, a response may give the action's name.
+Observations are texts, or numbers from a finite set. For numbers, the policy reads what the
+environment renders as text, or else their names and values. Environments with pictures or
+measurements are refused.
 """
 
 import re
@@ -26,11 +27,11 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 class Gymnasium:
     """The registered environment `env_id`, which may be `module:Id`.
 
-    `make`: arguments of its constructor; `prompt`: what the system prompt says of the task;
-    `actions`: names of numbered actions, in order; `pays`: own rewards, or 1 to finish and nothing
-    else (default: see
-    gym_worlds.WORLDS); `max_steps`: step limit (0: the registered one);
-    `success_threshold`: total reward of a full success; `max_response_tokens`: token limit.
+    `make`: arguments of its constructor; `prompt`: what the system prompt says about the task;
+    `actions`: names of numbered actions, in order; `pays`: own (the environment's rewards) or
+    finish (1 for finishing, else 0; default: see gym_worlds.WORLDS); `max_steps`: step limit (0:
+    the registered one); `success_threshold`: total reward of a full success; `max_response_tokens`:
+    token limit.
     """
 
     replans = True

@@ -1,4 +1,4 @@
-"""Words for Gymnasium's own text worlds: names of actions, the task, and what is seen."""
+"""Words for Gymnasium's own text worlds: names of actions, the task, and the observations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """TextWorld: generated text adventures (Côté et al. 2018, arXiv:1806.11532; Microsoft, MIT). Needs
 `pip install 'r3l[textworld]'`. A kind of game is chosen by name: `textworld:coin_collector`.
 
-A step is one command. The reward is the change of the score: 1 for a won game, before that the
-share of the game's points. A game is generated from the task's seed, once, and kept on disk.
+A step is one command. The reward is the change of the score: the score is the share of the game's
+points so far, and 1 once the game is won. A game is generated once, from the task's seed, and kept
+on disk.
 """
 
 import contextlib
@@ -71,7 +72,7 @@ _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
-    """Plays games of one of KINDS. `settings`: those of the kind.
+    """Plays games of one of KINDS. `settings`: the settings of that kind.
 
     `games`: number of games in each split (0: a game for every task); `only_last_action`: name only
     the last command of a solution at the start, as upstream's option; `admissible`: end every

@@ -83,8 +83,8 @@ def starter_of(
 
 def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict[str, Argv]:
     """Returns the commands that save and restore what an agent keeps outside its folder, or {} if
-    there are none. Raises UserError if only one of the two is given, or if one is a function or a
-    URL."""
+    there are none. Raises UserError if only one of the two is given, or if either is a function or
+    a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -164,8 +164,8 @@ def check_needs_no_folder(target: str) -> None:
             given = [*node.args.posonlyargs, *node.args.args]
             if len(given) - len(node.args.defaults) > 2 and not node.decorator_list:
                 raise UserError(
-                    f"env agent: reward {target}: needs {given[2].arg!r}, the folder of the "
-                    "attempt, which is not stored; name a function of the task and the calls"
+                    f"env agent: reward {target}: needs {given[2].arg!r}, the attempt's folder, "
+                    "which is not stored; name a function that takes only the task and the calls"
                 )
 
 

@@ -47,9 +47,9 @@ class AgentProcess:
     """Runs a process in `folder`/work. Files in `folder` hold stdin, stdout and stderr. With
     `pipes`, stdin and stdout are FIFOs. The process then waits until others have opened both FIFOs.
     `argv`: the program's command, () for a function. `given`: what it reads from stdin. `lasting`:
-    what it starts lives on when it has ended, until `kill`. `fenced`: it may neither signal nor
-    inspect processes that it did not start. `returns`: it has failed if its function has not
-    returned, whatever it printed. `view`: what it sees of the files; None: all."""
+    the processes that it starts may live on after its end, until `kill`. `fenced`: it may neither
+    signal nor inspect processes that it did not start. `returns`: it fails unless its function
+    returns, whatever it printed. `view`: what it sees of the files; None: all."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class AgentProcess:
         return written.decode(errors="replace").strip().rpartition("\n")[2].strip()
 
     def leave(self) -> bool:
-        """Closes the files of a lasting process. Returns whether what it has started lives on,
-        until `kill`. If the process has not ended by itself, ends everything."""
+        """Closes the files of a lasting process. Returns whether the processes that it started live
+        on, until `kill`. If the process has not ended by itself, ends them all."""
         if self.poll() is None:
             self.kill()
             return False

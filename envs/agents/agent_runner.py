@@ -27,13 +27,13 @@ Soon: TypeAlias = T | Awaitable[T]
 class AgentFacts:
     """What an attempt has besides its agent.
 
-    `graded`: a grader gives the reward; otherwise the agent does.
-    `saved`: what `keep` saves for retries: nothing, the agent's folder, or all state there is (then
-    the tools of MCP servers need not run again).
-    `task`: what the agent may see of its task. `hidden`: the fields that only the grader sees.
-    `servers`: the MCP servers by name, each with its URL, or "" if `serve` starts it.
-    `limit_s`: the time limit that the task sets its agent, seconds; None: none of its own.
-    `grader_s`: the time limit of the task's own grader, seconds; None: that of any attempt.
+    `graded`: a grader gives the reward; otherwise the agent does. `saved`: what `keep` saves for
+    retries: nothing, the agent's folder, or all state. With all state, the tools of MCP servers
+    need not run again. `task`: what the agent may see of its task. `hidden`: the fields that only
+    the grader sees. `servers`: the MCP servers by name, each with its URL, or "" if `serve` starts
+    it. `limit_s`: the time limit that the task sets for its agent, seconds; None: the task sets no
+    limit. `grader_s`: the time limit of the task's own grader, seconds; None: the limit for all
+    attempts.
     """
 
     graded: bool = False
@@ -74,8 +74,8 @@ class AgentRunner(Protocol):
     ) -> Soon[AgentFacts]:
         """Makes a new folder for an attempt at a task. Ends an earlier attempt. `secret`: the names
         of environment variables that no process of the attempt gets, besides those that the worker
-        lacks. `stored`: the attempt was
-        played before, so the folder stays empty and the grader does not get it."""
+        lacks. `stored`: the attempt was played before, so the folder stays empty and the grader
+        does not get it."""
 
     def start(
         self, variables: dict[str, str], fresh: list[str] | None = None
@@ -95,8 +95,8 @@ class AgentRunner(Protocol):
         """Starts an MCP server, which reads and writes the pipes of its folder."""
 
     def stop(self, name: str) -> Soon[ProcessState]:
-        """Kills a process and all that it started. Returns the state that it had before. Processes
-        that the command of `keep` started live until `close`."""
+        """Kills a process and all processes that it started. Returns the state that it had before.
+        Processes that the command of `keep` started live until `close`."""
 
     def close(self) -> None:
         """Ends all processes and removes the folder."""

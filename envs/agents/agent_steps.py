@@ -17,7 +17,8 @@ from r3l.views.tape import TapedCall
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: reward (1.0: full success), reward parts, closing remark and reason."""
+    """How an attempt ended: its reward (1.0: full success), reward parts, closing remark and
+    reason."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
@@ -33,8 +34,8 @@ async def run_process(
     changed: asyncio.Event | None = None,
 ) -> tuple[ProcessState, bool]:
     """Starts a process. Waits at most `limit_s` seconds until the process exits or `changed` is
-    set. Then kills the process and its children. Returns the process's state, and False if
-    `limit_s` ran out. Raises EpisodeError."""
+    set. Then kills the process and its children. Returns the process's state, and whether the
+    process stayed within `limit_s`. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if not state.pid:  # it was done without a process of its own
         return state, True

@@ -33,9 +33,10 @@ def holds_answer(name: str) -> bool:
 
 
 class Hidden:
-    """The fields of tasks that the agent does not see. `names`: a name with dots is a field in a
-    field, and capitals do not matter; None: with a grader, those with a name of ANSWER, also in
-    a field. `graded`: whether there is a grader; without one, the agent says how it did."""
+    """The fields of tasks that the agent does not see. `names`: the hidden fields, in upper or
+    lower case; a dot leads to a field within a field. None: if there is a grader, the fields and
+    inner fields with a name of ANSWER. `graded`: whether there is a grader; without one, the agent
+    reports its own reward."""
 
     def __init__(self, names: Sequence[str] | None, *, graded: bool) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
@@ -52,7 +53,7 @@ class Hidden:
         }
 
     def of(self, task: Mapping[str, Any], outer: str = "") -> list[str]:
-        """Returns the names of the task's hidden fields: those in a field with dots."""
+        """Returns the names of the task's hidden fields. The name of an inner field has dots."""
         found: list[str] = []
         for name, value in task.items():
             if self._hides(outer, name):
@@ -66,7 +67,7 @@ class Hidden:
         if named := [name for name in FIELD.findall(command) if self._hides("", name)]:
             raise UserError(
                 f"env agent: command has {{{named[0]}}}, which only the grader sees; leave it out, "
-                "or list in hidden the fields that the agent must not see ([] hides none)"
+                "or set hidden to the fields that the agent must not see ([] hides none)"
             )
 
     def _hides(self, outer: str, name: str) -> bool:

@@ -80,14 +80,14 @@ _CLOUD = re.compile(r"CLAUDE_CODE_(USE|SKIP|OAUTH|API)_\w+|GOOGLE_GENAI_USE_\w+|
 
 def secret_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
     """Returns the names of variables that hold a secret, except those that a pattern in `passed`
-    matches. Never lists a proxy's URL, although it may hold a password, because nothing outside
-    could be reached without it."""
+    matches. Never lists a proxy's URL, although it may hold a password, because without it no other
+    machine could be reached."""
     return _unmatched(filter(lambda name: _is_secret(name, environ[name]), environ), passed)
 
 
 def client_names(environ: Mapping[str, str], passed: Iterable[str] = ()) -> list[str]:
-    """Returns the names of variables that name a server of models or a key to it, except those
-    that a pattern in `passed` matches."""
+    """Returns the names of variables that hold the address of a model server or a key for it,
+    except those that a pattern in `passed` matches."""
     found = (n for n in environ if _CLIENT.fullmatch(n.upper()) or _CLOUD.fullmatch(n.upper()))
     return _unmatched(found, passed)
 
@@ -99,8 +99,8 @@ def fresh_names(passed: Iterable[str] = ()) -> list[str]:
 
 
 def shared_folders(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of DOWNLOADS with the folders that they name without a fresh
-    XDG_CACHE_HOME."""
+    """Returns the variables of DOWNLOADS, with the folders that they would name if XDG_CACHE_HOME
+    were not fresh."""
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folders = {name: os.path.join(cache, folder) for name, folder in DOWNLOADS.items()}
     return {name: environ.get(name) or folder for name, folder in folders.items()}
@@ -109,8 +109,8 @@ def shared_folders(environ: Mapping[str, str]) -> dict[str, str]:
 def unset_names(
     environ: Mapping[str, str], passed: Sequence[str], servers: Iterable[str] = ()
 ) -> list[str]:
-    """Returns the names of the variables that no agent and no grader gets. `servers`: the names of
-    those with the keys of other models' servers."""
+    """Returns the names of the variables that agents and graders do not get. `servers`: the names
+    of the variables with the keys for other models' servers."""
     secret, clients = secret_names(environ, passed), client_names(environ, passed)
     return sorted({*secret, *clients, *servers} - {""})
 

@@ -50,10 +50,11 @@ LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 class Job(TypedDict):
     """What a wrapper runs. `folder`: where its files are, and its working directory `work`. `argv`:
-    the program's command, [] for a function. `lasting`: what it starts lives until the process
-    `head` is killed. `fenced`: it may neither signal nor inspect other processes. `returns`: the
-    function must return, so that code which it calls cannot print a result and end the process.
-    `view`: what it sees of the files (envs.agents.task_folders.private_view); None: all."""
+    the program's command, [] for a function. `lasting`: the processes that it starts live until the
+    process `head` is killed. `fenced`: it may neither signal nor inspect other processes.
+    `returns`: the function must return, so that code that it calls cannot print a result and end
+    the process. `view`: what it sees of the files (envs.agents.task_folders.private_view); None:
+    all."""
 
     folder: str
     variables: dict[str, str]
@@ -69,8 +70,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Returns the ids of a process's children, including those that it has adopted. May overlook
-    one while others end, but never all."""
+    """Returns the ids of a process's children, including those that it has adopted. If some end
+    meanwhile, may miss a child, but never all of them."""
     if not LISTS_CHILDREN:
         return _listed(pid)
     found: list[int] = []

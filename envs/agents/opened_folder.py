@@ -1,4 +1,5 @@
-"""A folder of an attempt, opened once. What an agent puts in its place or into it is not followed.
+"""A folder of an attempt, opened once. Links that an agent puts in its place or into it are not
+followed.
 
 attempt's folder   work (the agent's), and the files of the agent's process
 NAME-…             the files of another process, such as an MCP server, in the attempt's folder
@@ -61,7 +62,8 @@ class OpenedFolder:
             os.close(self.fd)
 
     def delete(self) -> None:
-        """Removes all that is in the folder, wherever it is now, and what is at its path."""
+        """Removes the folder's contents, even if the folder was moved, and whatever is now at its
+        path."""
         with suppress(OSError):
             os.fchmod(self.fd, 0o700)
             empty_folder(self.fd)

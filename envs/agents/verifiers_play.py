@@ -32,7 +32,7 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 def environment(config: dict[str, Any]) -> Any:
     """Makes the verifiers environment of a config. By default, agents run in local processes. An
-    agent without a harness gets the taskset's harness. If that is `bash`, the agent gets `null`."""
+    agent without a harness gets the taskset's harness, or `null` if that is `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)

@@ -7,9 +7,10 @@ The user's commands save and restore state outside the folder. The save command 
 folder is saved. The restore command runs before the listing is compared. The worker process copies
 a small folder itself, if there is no command. Otherwise call_function starts a process.
 
-The agent may change its folder meanwhile. So each file is reached from the open folder, through
-folders that are not links: what the agent puts in their place is neither read nor changed.
-This file uses only the standard library, because call_function runs it without r3l.
+The agent may change its folder meanwhile. So each file is reached from the open folder, only
+through folders that are not links. If the agent puts something else in their place, it is neither
+read nor changed. This file uses only the standard library, because call_function runs it without
+r3l.
 """
 
 import errno

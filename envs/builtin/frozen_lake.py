@@ -17,8 +17,9 @@ SHORTER = 0.99
 class FrozenLake(GridWorld):
     """A lake of `size` by `size` cells with `holes` holes (default: `size`).
 
-    `map`: shown, or hidden: only the cells where the player was are shown. `slippery`: whether two
-    of three steps go to a side of their direction. `steps`: step limit (default: 4 times `size`).
+    `map`: whether the whole map is shown, or hidden except for the cells that the player has
+    visited. `slippery`: whether two of three steps slip sideways. `steps`: step limit (default: 4
+    times `size`).
     """
 
     words = (

@@ -2,8 +2,9 @@
 
     grid ─► direction ─► remark, grid ─► direction ─► remark, grid ─► …
 
-A cell is its number, row by row. A board is the player's cell, then the cells of what it can push.
-The reward is 1.0 for reaching the goal, else 0.0. Remarks say what happened, not what to do.
+A cell is its number, row by row. A board is the player's cell, then the cells of the boxes that it
+can push. The reward is 1.0 for reaching the goal, else 0.0. Remarks say what happened, not what to
+do.
 """
 
 import json
@@ -35,8 +36,8 @@ _ADVICE = re.compile(r"at row (\d+) column (\d+) (go|not) (\w+)")
 
 @dataclass
 class State:
-    """The state of an attempt. `taken`: for each step, the board before it and the direction ("" if
-    there was none)."""
+    """The state of an attempt. `taken`: for each step, the board before it and its direction ("" if
+    it had none)."""
 
     seed: int = 0
     board: Board = (0,)
@@ -145,7 +146,7 @@ class GridWorld(ABC):
         self.state = found
 
     def demonstration(self) -> list[str]:
-        """Returns directions that reach the goal. Returns [] if the demonstrator would not, because
+        """Returns directions that reach the goal, or [] if the demonstrator would miss it because
         it slips."""
         kept, rng, actions = self.snapshot(), random.Random(0), list[str]()
         while not self.state.ended:
@@ -158,7 +159,8 @@ class GridWorld(ABC):
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns a demonstrator's next direction (envs.base.Demonstrating). It knows all rules.
 
-        A mistake is any direction, a wasted step one that does not lose the attempt.
+        A mistake is a random direction; a wasted step is a direction that does not lose the
+        attempt.
         """
         board, left, draw = self.state.board, self._left(), rng.random()
         best = self.best(board, left) or list(DIRECTIONS)

@@ -190,7 +190,8 @@ class Matching:
 
     def right_answers(self) -> list[str]:
         """Returns the right answer in its usual spellings, if the row has one thing and an attempt
-        one step. With words of thought before the answer, returns [], as any words would do."""
+        one step. If words of thought come before the answer, returns [], since any words would be
+        right."""
         if self.length > 1 or self.spec.max_steps > 1 or self.dials.words:
             return []
         right = f"{self.words.verb} {self.state.needs[0]}"

@@ -6,8 +6,8 @@ r"""Compares a mathematical answer with a reference. Both texts are read by the 
             and units      matrices          expressions equal by math-verify and CLOSE
 
 An answer is right if it states the whole reference and nothing else. A list may be in any order, a
-tuple may not. Words must be units or occur in the reference. Times, dates, ratios and units are no
-arithmetic (envs.questions.quantities).
+tuple may not. Words must be units or occur in the reference. Times, dates, ratios and units are
+compared by envs.questions.quantities.
 """
 
 import re

@@ -57,8 +57,8 @@ class _Time:
 
 
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
-    """Compares two texts if at least one of them is a time, a date or a ratio, or has dots or years
-    that keep it from being a number. Otherwise returns None. `same`: compares parts of ratios.
+    """Compares two texts if at least one of them is a time, a date or a ratio, or is no number
+    because of its dots or years. Otherwise returns None. `same`: compares parts of ratios.
     `number`: reads a part as a number."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)
@@ -193,7 +193,7 @@ def is_inch(words: list[str]) -> bool:
 
 
 def same_measure(gold: str, answer: str) -> bool:
-    """Whether two texts of units have units of measure, the same in both."""
+    """Whether two texts have the same units of measure, at least one."""
     ours, theirs = _unit(gold), _unit(answer)
     if ours is None or theirs is None or not ours.measures:
         return False

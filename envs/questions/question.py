@@ -100,8 +100,8 @@ class Question(ABC):
         """Returns a response that answers the current question."""
 
     def right_answers(self) -> list[str]:
-        """Returns all responses that are nothing but a right answer, if the first answer decides
-        the attempt and there are few such responses. By default returns none."""
+        """Returns all responses that consist only of a right answer, if the first answer decides
+        the attempt and there are few such responses. By default, returns none."""
         return []
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:

@@ -111,7 +111,8 @@ def launcher_arguments(places: Sequence[int | str], port: int | str) -> list[str
     GPU of each rank, as in CUDA_VISIBLE_DEVICES.
 
     DeepSpeed's other program, deepspeed.launcher.runner, is for several machines. On one machine it
-    only starts the first one, after it has imported torch too, which takes seconds and memory.
+    only starts deepspeed.launcher.launch, after importing torch itself, which takes seconds and
+    memory.
     """
     world = json.dumps({"localhost": list(places)}).encode()
     return [

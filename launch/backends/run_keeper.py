@@ -44,8 +44,8 @@ LOOKS_S = 0.05
 @dataclass
 class KeptProcess:
     """A command and its process group. `pid`: None if another launcher started the command.
-    `worker`: arguments by which the learner's ranks are found. If there are ranks, only the ranks
-    get SIGTERM. `at_once`: whether the command is killed as soon as r3l-launch is gone."""
+    `worker`: the arguments that identify the learner's ranks. If there are ranks, only they get
+    SIGTERM. `at_once`: whether the command is killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None

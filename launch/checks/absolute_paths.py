@@ -1,5 +1,6 @@
 """Makes the paths in a run's settings absolute, so that a resume from another folder reads the same
-files. A text counts as a path if it exists here, and if its form or its setting says so."""
+files. A text counts as a path if it exists here, and if its form or its setting marks it as a
+path."""
 
 import os
 import re
@@ -21,7 +22,7 @@ Change = Callable[[str], str]
 
 def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
     """Returns the settings with absolute paths. `known`: the settings of the run to resume. Texts
-    that `known` has, too, stay as they are."""
+    that also occur in `known` stay as they are."""
     kept = set() if known is None else set(_texts(known.model_dump(mode="json")))
     tree = config.model_dump(mode="json")
     path, command = (_unless(kept, change) for change in (path_text, command_text))
@@ -51,8 +52,9 @@ def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
 
 
 def path_text(text: str, *, place: bool = False) -> str:
-    """Makes `text` absolute if it is a relative path, or FILE.py:NAME. A path without a slash must
-    be a file with an ending. `place`: it may be any file or folder."""
+    """Makes `text` absolute if it is the relative path of something that exists, or FILE.py:NAME
+    with such a file. Text without a slash counts as a path only if it names a file with an
+    extension, or with `place` any file or folder."""
     if found := _CLASS.fullmatch(text):
         return os.path.abspath(found[1]) + found[2] if _exists(found[1]) else text
     plain = place or "/" in text or ("." in text.strip(".") and os.path.isfile(text))

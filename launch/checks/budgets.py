@@ -16,7 +16,7 @@ RECENT = 10  # steps over which the use of a step is averaged
 
 
 def check_what_is_left(config: RunConfig, run: RunFolder) -> None:
-    """Refuses to resume a run whose budget is used up, or has less left than its last steps took
+    """Refuses to resume a run if its budget is used up, or if less is left than its last steps took
     on average."""
     of = (config.budget, config.cost)
     steps = bill.against(_of_a_step(run.last_steps(RECENT)), *of)
@@ -33,9 +33,9 @@ def check_what_is_left(config: RunConfig, run: RunFolder) -> None:
 
 
 def check_first_step_fits(config: RunConfig, steps: Mapping[str, FirstStep]) -> None:
-    """Refuses a budget that is less than the prompts of one optimizer step, each read once and
-    answered with one token. What a step takes in hours is not known before it is made. `steps`:
-    keyed by task id."""
+    """Refuses a budget that is too small to read each prompt of one optimizer step once and answer
+    it with one token. How many hours a step takes is not known in advance. `steps`: keyed by task
+    id."""
     if not config.learner.steps or not steps:
         return
     bases = (config.algorithm.group_size + 1) // 2  # the other slots may be of retries

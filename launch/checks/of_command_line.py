@@ -1,4 +1,4 @@
-"""Checks the options, the run folder, the devices, the disk, and names in the settings."""
+"""Checks the options, the run folder, the devices, the disk, and the names in the settings."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -50,8 +50,8 @@ def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
     """Refuses overlong first prompts, and limits that leave no room for a reflection or for reading
-    an attempt again. Refuses an algorithm that retries, or starts inside stored attempts, in
-    environments where no attempt can, and `eval.exact` in an environment that lists no answers."""
+    an attempt again. Refuses an algorithm that retries or starts inside stored attempts if an
+    environment does not allow that. Refuses `eval.exact` if an environment lists no answers."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     if asks_for_reflections(config.algorithm):
@@ -93,7 +93,7 @@ def check_retries(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Fir
 
 
 def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, FirstStep]) -> None:
-    """Refuses environments whose attempts cannot be replayed, or all have only one step."""
+    """Refuses environments whose attempts cannot be replayed, or always have only one step."""
     for task in tasks:
         if not steps[task.task_id].replayable:
             raise UserError(
@@ -103,16 +103,16 @@ def check_starts(algorithm: str, tasks: Sequence[Task], steps: Mapping[str, Firs
     if all(steps[task.task_id].most_steps == 1 for task in tasks):
         raise UserError(
             f"algorithm={algorithm}: starts at later steps of stored attempts, but attempts of "
-            f"env {tasks[0].env} have one step; choose another algorithm, or an option with which "
-            "attempts have several steps, such as env.options.step=paragraph"
+            f"env {tasks[0].env} have one step; choose another algorithm, or an option that "
+            "gives attempts several steps, such as env.options.step=paragraph"
         )
 
 
 def check_readings(
     algorithm: ReReading, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses a limit on attempts that are read again if every task's first prompt alone reaches
-    it."""
+    """Refuses a limit on re-read attempts if it is so low that even the shortest first prompt
+    reaches it."""
     shortest = min(steps[task.task_id].prompt for task in tasks)
     if shortest >= algorithm.reading_limit:
         raise UserError(

@@ -47,8 +47,8 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
 
 
 def check_data_sets(run: Path, *, force: bool) -> None:
-    """Without `force`, refuses a resume that reads data sets of the hub at other commits: numbered
-    tasks would have other rows. Call it after the tasks were read."""
+    """Without `force`, refuses a resume that reads data sets of the hub at other commits, because
+    numbered tasks would then have other rows. Call this after the tasks were read."""
     for name, begun in RunFolder(run).data_sets().items():
         at = hub_data_set.commits.get(name, begun)
         if at != begun and not force:

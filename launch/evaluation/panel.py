@@ -52,8 +52,8 @@ class PanelTask(Record, array_like=True):
 
 
 class Panel(Record):
-    """The tasks of an evaluation. `env`: the environments' names. `options`: those of their options
-    that are not defaults, without paths, which differ between machines."""
+    """The tasks of an evaluation. `env`: the environments' names. `options`: their options that are
+    not defaults, except paths, which differ between machines."""
 
     panel: int
     env: str
@@ -64,7 +64,7 @@ class Panel(Record):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is kept with a result."""
+        """What is stored with a result about its panel."""
         return {"env": self.env, "split": self.split, "tasks": len(self.tasks)} | {
             "digest": self.digest
         }
@@ -165,7 +165,7 @@ def write_panel(path: Path, panel: Panel) -> None:
     if not panel.digest:
         raise UserError(
             f"--panel {path}: {panel.failed} of {len(panel.tasks)} tasks could not be opened, so "
-            "that no panel can be written; see which with --show"
+            "no panel can be written; --show lists them"
         )
     values = msgspec.to_builtins(panel)
     lines = ",\n".join(f"  {json.dumps(task)}" for task in values.pop("tasks"))
@@ -230,8 +230,8 @@ def difference(panel: Panel, other: Panel) -> str:
 
 
 def shipped_difference(panel: Panel) -> str | None:
-    """Says how a panel differs from the shipped one. Returns "" if they are equal, and None if none
-    is shipped for this environment with these options, split and number of tasks."""
+    """Says how a panel differs from the shipped one. Returns "" if they are equal, and None if no
+    panel is shipped for this environment with these options, split and number of tasks."""
     known = read_shipped().get(panel.env)
     if known is None or panel.options or panel.split != "eval":
         return None

@@ -45,8 +45,8 @@ async def play_all(
 ) -> None:
     """Plays every attempt that has no result yet. Raises EngineDead if the engine dies, but keeps
     the results of the attempts that have ended. `temperature`: None for the evaluation's first
-    part, in which each task's first attempt gets the exact probability of the right answers if
-    `eval.exact` is set."""
+    part. In that part, if `eval.exact` is set, each task's first attempt gets the exact probability
+    of the right answers."""
     config = config.for_evaluation(temperature)
     exact = config.eval.exact and temperature is None
     room = asyncio.Semaphore(at_once)

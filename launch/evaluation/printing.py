@@ -11,8 +11,9 @@ INDENT = "    "
 
 
 def table(report: Report, further: Mapping[str, Report] = {}, first: str = "") -> str:
-    """Returns one line of metrics for all tasks, and one for each family of tasks. `further`: more
-    reports, by temperature; `first`: the temperature of `report`."""
+    """Formats a table: a line of metrics for all tasks, then a line for each family of tasks.
+    `further`: reports at other temperatures, keyed by temperature. `first`: the temperature of
+    `report`."""
     names = list(report.all.estimates)
     rows = [["", "tasks", "failed", "faults", *names, "length", "cut off"]]
     parts = {first: report, **further}
@@ -34,7 +35,7 @@ def table(report: Report, further: Mapping[str, Report] = {}, first: str = "") -
 
 
 def panel_line(settings: Mapping[str, Any], shipped: Mapping[str, Any]) -> str:
-    """Returns a line on the tasks that were played. `settings`: the evaluation's settings.
+    """Returns a line about the tasks that were played. `settings`: the evaluation's settings.
     `shipped`: the digests of the shipped panels, by environment. Returns "" if the panel is not
     known."""
     panel = settings.get("panel")

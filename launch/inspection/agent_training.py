@@ -1,5 +1,5 @@
-"""Says which replies of agents are trained, and raises an alarm if most are not, or if no setting
-says what a second model name means.
+"""Says which replies of agents are trained. Raises an alarm if most are not, or if no setting says
+what a second model name means.
 
     actors' counts ─► agent/… of a step ─► the step's line, status, alarms of console and doctor
 """
@@ -26,7 +26,7 @@ REMEDIES["missed"] = REMEDIES["grammar"]
 
 
 class Alarm(NamedTuple):
-    """`what`: what is wrong. `remedy`: what to do about it."""
+    """An alarm. `what`: what is wrong. `remedy`: what to do about it."""
 
     what: str
     remedy: str
@@ -54,8 +54,8 @@ class AgentWatch:
 
 
 def trained_words(metrics: Mapping[str, float], train: str) -> str:
-    """Says which share of the agents' sampled tokens is trained, and why others are not; "" if no
-    attempt is recorded. `train`: actor.agent.train."""
+    """Says what share of the agents' sampled tokens is trained, and why the others are not; "" if
+    no attempt is recorded. `train`: actor.agent.train."""
     if not (sampled := metrics.get(f"{TOKENS}sampled", 0.0)):
         return ""
     trained = metrics.get(f"{TOKENS}trained", 0.0) / sampled

@@ -68,8 +68,8 @@ def doctor(name: str, regrade: int | None) -> None:
 
 
 def findings(now: Snapshot) -> list[Finding]:
-    """Returns all findings, problems first. Says nothing about the pace while there is a reason why
-    the run learns little."""
+    """Returns all findings, problems first. Leaves out the pace if there is a reason why the run
+    learns little."""
     results = [
         *_processes(now), *_silence(now), *_store(now), *_losses(now), *_overdue(now),
         *_learning(now), *_agents(now), *_reward(now),

@@ -3,8 +3,8 @@
     steps ───────► counts of attempts, the newest steps, mean rewards of blocks of attempts
     evaluations ─► the first, the best and the newest one
 
-Its memory does not grow with the run. The steps of an earlier r3l do not say how many attempts they
-had; what counts attempts takes them for 0.
+Its memory does not grow with the run. Steps that an earlier version of r3l wrote do not say how
+many attempts they had; they count as 0 attempts.
 """
 
 import math
@@ -54,7 +54,7 @@ class Window:
         return [metrics[tag] for metrics in self.metrics if tag in metrics]
 
     def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
-        """Whether the steps are enough, one of them has the metric, and all its values satisfy
+        """Whether there are enough steps, some step has the metric, and all its values satisfy
         `holds`."""
         values = self.values(tag)
         return self.enough and bool(values) and all(map(holds, values))
@@ -66,26 +66,26 @@ class Window:
         return fmean((metrics[tag] for metrics in known), weights) if known else 0.0
 
     def median(self, tag: str) -> float:
-        """Returns the median of a metric over the steps that have it; NaN, which is neither below
-        nor above a limit, if the steps are not enough or fewer than three have it."""
+        """Returns the median of a metric over the steps that have it. If there are not enough steps
+        or fewer than three have it, returns NaN, which is neither below nor above any limit."""
         values = self.values(tag)
         return median(values) if self.enough and len(values) > 2 else math.nan
 
     def most_frequent(self, family: str) -> str:
-        """Finds the largest metric that begins with `family`. Returns the rest of the name."""
+        """Finds the largest metric whose name begins with `family`. Returns the rest of that
+        name."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
 class Evidence:
-    """What the lines so far say.
+    """What a run's lines so far show.
 
-    `attempts`, `successes`: of training, retries included. `since_success`, `since_contrast`:
-    attempts in the steps after the last one with a success (or evaluation with one), or with a
-    group of unequal rewards.
-    `since_improvement`: retries in the steps after the last one in which a retry was better.
-    `first`: the first steps, just enough to judge. `evaluations`: the first, the best and the
-    newest; () without any.
+    `attempts`, `successes`: in training, retries included. `since_success`: attempts since the last
+    step or evaluation with a success. `since_contrast`: attempts since the last step with a group
+    of unequal rewards. `since_improvement`: retries since the last step in which a retry was
+    better. `first`: the first steps, just enough to judge. `evaluations`: the first, the best and
+    the newest; () without any.
     """
 
     def __init__(self, steps: Iterable[StepLine] = (), evals: Iterable[EvalLine] = ()) -> None:
@@ -111,13 +111,13 @@ class Evidence:
             self.add_evaluation(evaluation)
 
     def copy(self) -> "Evidence":
-        """Returns a copy, which takes in lines of its own."""
+        """Returns an independent copy: lines added to one do not change the other."""
         other = copy(self)
         other.steps, other.rewards = self.steps.copy(), self.rewards.copy()
         return other
 
     def only_evaluations(self) -> "Evidence":
-        """Returns evidence without any step, and with these evaluations."""
+        """Returns evidence with the same evaluations but no steps."""
         other = Evidence()
         other.evaluations, other.evaluated = self.evaluations, self.evaluated
         return other
@@ -152,8 +152,8 @@ class Evidence:
 
     @property
     def recent(self) -> Window:
-        """The newest steps: NEWEST attempts or more, if there are that many, and LOOKED_AT steps or
-        more."""
+        """The newest steps: at least LOOKED_AT of them, and more if these have fewer than NEWEST
+        attempts."""
         return Window(self.steps)
 
     @property
@@ -175,7 +175,7 @@ class Evidence:
     @property
     def rises(self) -> bool:
         """Whether the last BLOCKS mean rewards clearly rise: the slope of their least-squares line
-        is above CLEAR of its standard errors."""
+        is more than CLEAR times its standard error."""
         if not self.trend_known:
             return False
         at, rewards = range(count := len(self.rewards)), [*self.rewards]
@@ -185,9 +185,9 @@ class Evidence:
         return slope > CLEAR * math.sqrt(rest / (count - 2) / squares)
 
     def share(self, tag: str) -> tuple[float, int] | None:
-        """Returns the mean of `group/tag` over the newest attempts, and their number. As long as
-        they are too few, returns the share in the newest evaluation, and its tasks. Returns None if
-        neither has it."""
+        """Returns the mean of `group/tag` over the newest attempts, and the number of these
+        attempts. While there are too few, returns the share in the newest evaluation and the number
+        of its tasks. Returns None if neither has the metric."""
         recent = self.recent
         if recent.enough and recent.values(f"group/{tag}"):
             return recent.mean(f"group/{tag}"), max(round(recent.attempts), LOOKED_AT)
@@ -217,10 +217,10 @@ def attempts_of(metrics: Mapping[str, float]) -> float:
 
 
 def change(before: EvalLine, after: EvalLine, tag: str, widen: float = 1.0) -> Change | None:
-    """Compares two evaluations in a metric. The interval of the difference is made from their own
-    intervals (Zou and Donner 2008, MOVER), each made wider by the factor `widen`. As both have the
-    same tasks, it is too wide rather than too narrow. Returns None if one of them lacks the
-    metric's interval."""
+    """Compares two evaluations in a metric. Computes the interval of the difference from the
+    evaluations' own intervals (Zou and Donner 2008, MOVER), each widened by the factor `widen`.
+    Since both evaluations have the same tasks, this interval is rather too wide than too narrow.
+    Returns None if an evaluation lacks the metric's interval."""
     names = (tag, f"{tag}_low", f"{tag}_high")
     if not all(name in line.metrics for line in (before, after) for name in names):
         return None

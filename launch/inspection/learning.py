@@ -90,18 +90,18 @@ def guidance(steps: Sequence[StepLine]) -> Reason | None:
 
 
 def reliance(steps: Sequence[StepLine]) -> str:
-    """Says the mean reliance of retries on their guidance (r3l.algorithms.shared.reliance) over the
-    last GAIN_STEPS steps that trained retries, as the end of a line; "" if there are no such
-    steps."""
+    """Returns the end of a line with the mean reliance of retries on their guidance
+    (r3l.algorithms.shared.reliance) over the last GAIN_STEPS steps that trained retries; "" if
+    there are none."""
     tag = "learner/reliance"
     known = [step.metrics[tag] for step in steps if tag in step.metrics][-GAIN_STEPS:]
     return f"; reliance {fmean(known):+.2f} nats a token" if known else ""
 
 
 class LearningWatch:
-    """Reports a reason when it appears, and again if it comes back after LOOKED_AT lines without
-    it. `history`: lines of earlier launches. Keeps the last GOES_BACK steps or more, so that
-    `go_back` reads no file."""
+    """Reports a reason when it appears, and again if it returns after LOOKED_AT lines without it.
+    `history`: lines of earlier launches. Keeps the last GOES_BACK steps or more, so that `go_back`
+    reads no file."""
 
     def __init__(self, history: History | None = None) -> None:
         self._lines = 0

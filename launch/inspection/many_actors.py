@@ -27,8 +27,8 @@ def such_as(names: Sequence[str]) -> str:
 
 
 def summary(now: Snapshot, actors: Sequence[Process]) -> Iterator[str]:
-    """Yields lines with counts about many actors on this machine, by their states and by their
-    weights."""
+    """Yields lines that summarise many actors on this machine: how many are in each state, and how
+    many have each version of the weights."""
     memory = sum(process.memory_bytes for process in actors)
     most = max(process.memory_bytes for process in actors)
     yield (
@@ -56,8 +56,8 @@ def summary(now: Snapshot, actors: Sequence[Process]) -> Iterator[str]:
 
 
 def worst(now: Snapshot, actors: Sequence[Process]) -> list[Process]:
-    """Returns the few actors that a user should look at first: the stopped and dead ones, those
-    that the buffer does not know, those that are silent for long or have old weights."""
+    """Returns the few actors that a user should look at first: stopped and dead actors, actors that
+    the buffer does not know, and actors that have been silent for long or have old weights."""
     known = {actor.process: actor for actor in now.actors if actor.process}
     newest = now.buffer.stats.learner_version
 

@@ -16,10 +16,10 @@ FEWEST = 10
 
 
 def reliance_of_retries(store: Path) -> str:
-    """Returns a sentence about the reliance (r3l.algorithms.shared.reliance) of the retries on
-    which the newest STEPS steps trained. It names the retry that relied most on its guidance.
-    Returns "" if there is no such retry, or if the store cannot be read, which `doctor` reports
-    elsewhere."""
+    """Returns a sentence about the reliance (r3l.algorithms.shared.reliance) of the retries that
+    the newest STEPS steps trained on. It names the retry that relied most on its guidance. Returns
+    "" if there is no such retry, or if the store cannot be read (`doctor` reports that
+    elsewhere)."""
     if not (store / "data.mdb").is_file():
         return ""
     try:

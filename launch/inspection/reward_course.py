@@ -1,7 +1,7 @@
 """Compares the mean rewards of blocks of attempts over a whole run: the first, the best, the last.
 
-The noise of a block is told from the differences of neighbours (von Neumann 1941), which neither a
-slow rise nor a single fall makes much larger.
+The noise of a block is estimated from the differences between neighbours (von Neumann 1941),
+because neither a slow rise nor a single fall makes these much larger.
 """
 
 import math
@@ -30,8 +30,8 @@ class Course(NamedTuple):
     squares: float = 0.0
 
     def after(self, reward: float) -> "Course":
-        """Returns the course after the next block, whose mean reward is given. A reward that is not
-        a number changes nothing."""
+        """Returns the course after the next block. `reward`: the block's mean reward; NaN changes
+        nothing."""
         if not math.isfinite(reward):
             return self
         squares = self.squares + sum((reward - one) ** 2 for one in self.newest[-1:])

@@ -23,8 +23,9 @@ Attempt = tuple[Group, Trajectory]
 
 
 def examples(store: Path, suspicions: Sequence[Suspicion]) -> list[str]:
-    """Describes, for each suspicion, attempts of the newest groups that show it; "" if the store
-    has none, or why the store cannot be read. Reads the store once."""
+    """Describes, for each suspicion, attempts of the newest groups that show it. The text is "" if
+    the store has no such attempt; if the store cannot be read, it says why. Reads the store
+    once."""
     if not suspicions:
         return []
     try:

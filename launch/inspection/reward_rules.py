@@ -1,13 +1,13 @@
 """Suspects that a run's reward is hacked, from its steps and evaluations. Changes nothing.
 
     part       one part of the reward rises, and so does the reward, while another part falls;
-               only if the parts add up to the reward, and not of a penalty
+               only if the parts add up to the reward, and the falling part is no penalty
     success    the reward rises while the share of successes falls, in training or held out
     length     the longer response of a group earns more, and responses become longer; or nearly
                all reward is length, and it rises, but not the held-out success
     one_reply  one short reply earns something in nearly all of the last problems
 
-A run that becomes better by honest means is silent: every trend must be clear of its noise.
+A run that improves honestly raises no suspicion: every trend must stand out clearly from its noise.
 """
 
 import math
@@ -77,8 +77,8 @@ class Trend(NamedTuple):
 
 
 def suspicions(history: History) -> list[Suspicion]:
-    """Returns why the reward of a run may be hacked, at most one suspicion of each rule and part.
-    Examines the last LOOKED_AT steps."""
+    """Returns the reasons to suspect that a run's reward is hacked: at most one for each rule and
+    each part of the reward. Examines only the last LOOKED_AT steps."""
     steps, evaluations = history.steps[-LOOKED_AT:], history.evaluations
     return [
         *_parts(steps),
@@ -90,9 +90,9 @@ def suspicions(history: History) -> list[Suspicion]:
 
 
 class RewardWatch:
-    """Reports each suspicion once. `history`: what an earlier launch of the run has written. Keeps
-    the last LOOKED_AT steps and at most EVALUATIONS evaluations: of the older ones, only the first
-    and the best, since the rules read no others."""
+    """Reports each suspicion once. `history`: what earlier launches of the run have written. Keeps
+    the last LOOKED_AT steps and at most EVALUATIONS evaluations. Of the older evaluations, it keeps
+    only the first and the best, since the rules read no others."""
 
     def __init__(self, history: History) -> None:
         self._steps = deque(map(_of_reward, history.steps[-LOOKED_AT:]), maxlen=LOOKED_AT)
@@ -102,8 +102,8 @@ class RewardWatch:
             self._add_evaluation(line)
 
     def go_back(self, step: int) -> None:
-        """Drops the steps after the one from which a learner goes on. Evaluations still count:
-        those that were reported are not played again."""
+        """Drops the steps after the one from which a learner continues. Keeps the evaluations,
+        since those that were reported are not played again."""
         while self._steps and self._steps[-1].step > step:
             self._steps.pop()
 
@@ -145,7 +145,8 @@ def windows(values: Sequence[float]) -> Trend | None:
 
 
 def between(early: Sequence[float], late: Sequence[float]) -> Trend:
-    """Compares two windows of two or more values each (Welch's standard error)."""
+    """Compares the means of two windows, with Welch's standard error. Each has two or more
+    values."""
     variances = [float(np.var(window, ddof=1)) / len(window) for window in (early, late)]
     return Trend(float(np.mean(early)), float(np.mean(late)), math.sqrt(sum(variances)))
 

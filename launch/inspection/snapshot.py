@@ -97,7 +97,7 @@ class Buffer:
 
 @dataclass
 class ActorState:
-    """The buffer's knowledge about an actor. `process`: the actor's name in the launcher, or ""."""
+    """What the buffer knows about an actor. `process`: the actor's name in the launcher, or ""."""
 
     name: str
     process: str
@@ -149,8 +149,8 @@ class Snapshot:
 
 def take(run: RunFolder) -> Snapshot:
     """Takes a snapshot of a run. Raises UserError if the run's settings cannot be read. Reads all
-    of progress.jsonl, for the reasons that look at the whole run: `RunFolder.history` says what
-    that costs."""
+    of progress.jsonl, because some reasons depend on the whole run; for the cost, see
+    `RunFolder.history`."""
     config, history, beat, now = run.settings(), run.history(), run.heartbeat(), time.time()
     used, damaged_bill = _used(run)
     processes = processes_of(run.path)
@@ -262,7 +262,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 def stored(folder: Path, *, is_needed: bool = False) -> Buffer:
     """Reads from the store how many groups and results it has, and how much space is free.
-    `is_needed`: the run has steps, so that a store which is missing was lost."""
+    `is_needed`: the run has steps, so a missing store was lost."""
     if not (folder / "data.mdb").is_file():
         return Buffer(damage=f"{folder / 'data.mdb'} is missing" if is_needed else "")
     try:

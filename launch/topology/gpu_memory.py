@@ -212,8 +212,8 @@ def share_memory(
     vLLM's default applies.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
-    UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if
-    a share depends on the size of a GPU or of the model, and this size is unknown.
+    UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if a
+    share depends on an unknown size of a GPU or of the model.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None

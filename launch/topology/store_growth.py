@@ -11,8 +11,8 @@ GIB = 1 << 30
 
 
 def text(config: RunConfig, run: Path) -> str:
-    """Returns a line: what a step and the run store at most, and the step at which there is no room
-    left. A group counts as attempts of the whole context, so most runs store less."""
+    """Returns a line that says how much a step and the run store at most, and after which step
+    there is no room left. Assumes that every attempt fills the context, so most runs store less."""
     groups, slots = config.learner.groups_per_step, config.algorithm.group_size
     steps, tokens = config.learner.steps, config.actor.max_model_len
     step = groups * slots * tokens * BYTES_PER_TOKEN

@@ -103,7 +103,7 @@ class Evaluator:
             self.pending = {tag: of for tag, of in self.pending.items() if of > 0}
 
     def collect(self) -> list[Evaluation]:
-        """Returns the evaluations of which all parts have ended since the last call."""
+        """Returns the evaluations whose last part has ended since the last call."""
         if not self.pending:
             return []
         progress = self.client.stats().eval_progress

@@ -169,7 +169,7 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
     """Compares two evaluations of the same tasks in each metric of COMPARED that both have.
-    Differences are `attempts` minus `others`, of the tasks for which both have a value."""
+    Differences are `attempts` minus `others`, over the tasks for which both have a value."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:

@@ -23,8 +23,8 @@ EXAMPLE = 160  # characters of a reflection that are shown
 def group_metrics(
     groups: Sequence[Group], algorithm: Algorithm | None = None, *, several: bool = False
 ) -> Metrics:
-    """Computes the metrics `group/…`, with those of the run's algorithm. `several`: the run has
-    several environments."""
+    """Computes the metrics `group/…`, including those of the run's algorithm. `several`: the run
+    has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.of < 0]
     begun = [t for t in bases if t.origin is None]
     distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
@@ -99,9 +99,9 @@ def unread_reflection(groups: Sequence[Group]) -> str:
 
 
 def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algorithm) -> Metrics:
-    """Computes what the algorithm leaves out of a step: `group/dropped`, a share of its own
-    attempts, and `group/aux_left_out`, supervised samples. `batch`: the step's, with the answers of
-    its queries. `replaced`: groups that the algorithm refused."""
+    """Computes what the algorithm leaves out of a step: `group/dropped`, the share of the step's
+    own attempts, and `group/aux_left_out`, the number of supervised samples. `batch`: the step's
+    batch, with the answers of its queries. `replaced`: groups that the algorithm refused."""
     dropped = [True for group in replaced for _ in group.trajectories]
     for group, values in zip(batch.groups, algorithm.advantages(batch), strict=True):
         if group.group_id not in batch.replayed:

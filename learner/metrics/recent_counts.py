@@ -31,8 +31,8 @@ class RecentCounts:
         self._reports = deque[tuple[float, Mapping[str, float]]]([(now, totals)])
 
     def add(self, now: float, totals: Mapping[str, float]) -> Metrics:
-        """Takes in the totals at a step. Returns the rates and shares. A share whose whole has not
-        grown is left out."""
+        """Takes in the totals at a step. Returns the rates and shares. Leaves out a share whose
+        denominator has not grown."""
         self._reports.append((now, totals))
         while len(self._reports) > SHARE_STEPS + 1 and self._reports[1][0] <= now - RATES_S:
             self._reports.popleft()

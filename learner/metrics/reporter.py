@@ -16,7 +16,8 @@ class Reporter:
 
     `start`: the version at which training starts. If an earlier learner got further, a line says
     that the steps after `start` are void. `evaluated`: versions whose evaluation is reported.
-    `own`: the user's algorithm, if any, which may measure what learner.metrics.tags does not list.
+    `own`: the user's algorithm, if any, which may have metrics that learner.metrics.tags does not
+    list.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Reporter:
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
         """Records metrics in the loggers only. Every tag must be listed in learner.metrics.tags,
-        but for what the user's algorithm measures."""
+        except for metrics of the user's algorithm."""
         for tag in metrics:
             if not self.own or not tag.startswith(("learner/", "group/")):
                 check_tag(tag)

@@ -1,6 +1,7 @@
-"""Measures what else earns reward: long responses, or one short reply to every problem.
+"""Measures whether something other than solving the task earns reward: long responses, or one short
+reply to every problem.
 
-Only base attempts count that were played from their beginning.
+Counts only base attempts that were played from their beginning.
 """
 
 from collections import Counter, OrderedDict
@@ -38,9 +39,9 @@ def response_length(attempt: Trajectory) -> float:
 
 
 def length_correlation(groups: Iterable[Group]) -> float:
-    """Returns the rank correlation (Spearman's) of reward and `response_length` within a group, as
-    a mean over the groups with at least LEAST_ATTEMPTS attempts in which both vary. Returns NaN if
-    there is no such group."""
+    """Returns Spearman's rank correlation of reward and `response_length` within a group, averaged
+    over groups. Uses only groups with at least LEAST_ATTEMPTS attempts in which both vary. Returns
+    NaN if there is no such group."""
     found = []
     for group in groups:
         attempts = base_attempts(group)
@@ -52,8 +53,8 @@ def length_correlation(groups: Iterable[Group]) -> float:
 
 
 def short_reply(attempt: Trajectory) -> str | None:
-    """Returns all that the policy said in an attempt, without differences of case, blanks and final
-    punctuation. Returns None if that is longer than SHORT characters."""
+    """Returns all that the policy said in an attempt, with case, blanks and final punctuation
+    normalised. Returns None if that is longer than SHORT characters."""
     said = " ".join(" ".join(attempt.actions).lower().split()).rstrip(".!?, ")
     return said if len(said) <= SHORT else None
 

@@ -1,6 +1,6 @@
 """Lists the tag, unit and meaning of every metric. `python -m learner.metrics.tags` prints
-docs/metrics.md. Most are measured in learner.metrics.group_metrics. Actors' metrics come from
-r3l.run.actor_metrics."""
+docs/metrics.md. Most metrics are measured in learner.metrics.group_metrics; actors' metrics come
+from r3l.run.actor_metrics."""
 
 import re
 import warnings

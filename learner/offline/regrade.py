@@ -1,4 +1,4 @@
-"""Writes a finished store again, with the rewards of a corrected environment or grader.
+"""Writes a copy of a finished store with the rewards of a corrected environment or grader.
 
 every attempt ─► its actions, replayed and checked ─► judgement ─► group ─► new store, which names
         │                │                                ▲                 the old one
@@ -91,8 +91,8 @@ def regrade_command(
 
 
 def regrade(folder: Path, out: Path, config: RunConfig) -> "Tally":
-    """Writes the store in `folder` to `out`, judged by `config.env`. Returns what changed. Raises
-    UserError if nothing can be judged; then nothing is written."""
+    """Writes a copy of the store in `folder` to `out`, with rewards by `config.env`. Returns what
+    changed. Raises UserError if nothing can be judged; then nothing is written."""
     check_can_judge(config)
     with Store(folder, read_only=True) as source:
         regrader = Regrader(config, Tally(str(source.folder.resolve())))
@@ -116,7 +116,7 @@ def check_can_judge(config: RunConfig) -> None:
 class Tally:
     """What a regrade did. `before`, `after`: rewards of the attempts that were judged. `left_out`:
     number of attempts that could not be judged, by kind; `first`: the first one of each kind, as
-    text. `causes`: their number by cause."""
+    text. `causes`: the number of these attempts by cause."""
 
     store: str
     groups: int = 0
@@ -149,7 +149,7 @@ class Tally:
         return lines
 
     def lines(self) -> list[str]:
-        """Describes the regrade, one thing a line."""
+        """Describes the regrade in lines: one for each kind of failure, then the totals."""
         solved = [sum(reward >= SUCCESS for reward in each) for each in (self.before, self.after)]
         mean = [fmean(each) if each else math.nan for each in (self.before, self.after)]
         return [

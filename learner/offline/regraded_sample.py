@@ -25,7 +25,7 @@ TIMEOUT_S = 600.0
 
 @dataclass
 class Sample:
-    """Attempts that were judged again. `changed`: those with another reward, as (group id, slot,
+    """Attempts that were judged again. `changed`: those whose reward changed, as (group id, slot,
     reward before, reward after). `left_out`: how many could not be judged, and why."""
 
     judged: int = 0

@@ -83,7 +83,8 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
 
 
 def check_texts(group: Group, tokenizer: Any, model: str) -> None:
-    """Refuses a group whose tokens do not decode to its actions: another tokenizer made them."""
+    """Refuses a group whose tokens do not decode to its actions, because another tokenizer made
+    them."""
     for attempt in group.trajectories:
         for (start, end), action in zip(attempt.step_spans.tolist(), attempt.actions, strict=True):
             tokens = attempt.token_ids[start:end].tolist()

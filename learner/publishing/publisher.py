@@ -7,8 +7,8 @@ The publisher holds one copy of the weights as chunks, each with its newest patc
 (r3l.weights.chunks). A subscriber requests ranges of chunks, a few at a time. So a slow subscriber
 does not delay others, and only ranges in transit take extra memory.
 
-A step only copies the weights (learner.publishing.weight_copy). Comparing, compressing and the
-journal run beside the next step. The next version waits for that.
+A step only copies the weights (learner.publishing.weight_copy). Comparing, compressing and writing
+the journal happen beside the next step. The next version waits for them.
 
 Publishing replaces the chunks one by one. A request for a replaced chunk is answered with `gone`.
 The subscriber then asks for the new version. A slow subscriber can ask to `keep` the version that

@@ -1,4 +1,4 @@
-"""A socket on which the weight publisher is asked, and the limits of those who ask."""
+"""The socket at which the weight publisher receives requests, and the limits for their senders."""
 
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one request
 
 
 class WeightDoor:
-    """Listens at `address`; `endpoint`: with the chosen port. `keys`: the file of the service's
-    keys, which encrypt. `key`: the key of keyed checksums, without which requests are refused.
-    Raises UserError if it cannot listen."""
+    """Listens at `address`; `endpoint`: with the chosen port. `keys`: the key file of the service,
+    for encryption. `key`: the key of keyed checksums; requests without them are refused. Raises
+    UserError if it cannot listen."""
 
     def __init__(self, address: str, *, keys: Path | None = None, key: bytes | None = None) -> None:
         self.key = key

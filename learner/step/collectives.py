@@ -1,5 +1,5 @@
-"""Adds numbers over the ranks, and carries bytes from rank 0 to the others and back. Every rank
-must call each of these functions. They carry bytes, since torch would pickle objects."""
+"""Adds numbers over the ranks, and sends bytes from rank 0 to the others and back. Every rank must
+call each of these functions. They send bytes, because torch would pickle objects."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

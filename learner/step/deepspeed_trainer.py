@@ -75,10 +75,10 @@ class _Work:
 class DeepSpeedTrainer(AnyTrainer):
     """Trains one model folder with a DeepSpeed engine. Each rank has one trainer.
 
-    `needs`: the weights under which queries may ask, as in the algorithm's `needs`. `reference`:
-    folder of the reference model, by default `model`. With `learner.lora`, trains only adapters;
-    the reference is then the model without adapters. `adapter`: folder of adapters to train
-    further. `average_decay`: of the averaged weights.
+    `needs`: the weights that queries may name, as in the algorithm's `needs`. `reference`: folder
+    of the reference model, by default `model`. With `learner.lora`, trains only adapters; the
+    reference is then the model without adapters. `adapter`: folder of adapters to train further.
+    `average_decay`: of the averaged weights.
 
     The attribute `adapters` describes the adapters if they are published without the base model,
     else it is None. `budget` is the number of tokens per micro-batch, lowered when memory runs out.
@@ -192,10 +192,10 @@ class DeepSpeedTrainer(AnyTrainer):
         return batch.with_answers({**batch.answers, **self.answers(queries)})
 
     def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
-        """Answers rank 0's queries, by their keys, in one pass without gradients, divided among all
-        ranks. The queries of other ranks do not count, and get no answer. If memory runs out,
-        repeats the pass with a smaller token budget. Raises UserError, and what `step` raises.
-        Collective."""
+        """Answers rank 0's queries in one pass without gradients, divided among all ranks. Returns
+        the answers by the queries' keys. The queries of other ranks do not count, and get no
+        answer. If memory runs out, repeats the pass with a smaller token budget. Raises UserError,
+        and what `step` raises. Collective."""
         queries = queries if self.rank == 0 else ()
         check_tokens(
             ((f"query {query.key!r:.80}", query.token_ids) for query in queries), self.vocabulary
@@ -207,7 +207,9 @@ class DeepSpeedTrainer(AnyTrainer):
         passes, longest = [(weights, top) for weights, top in facts["passes"]], facts["longest"]
         while passes and self.on_any_rank(self._out_of_memory(answers, passes, longest)):
             self.budget = smaller_budget(self.budget, longest)
-            log.warning("out of memory: asking with %d tokens per micro-batch", self.budget)
+            log.warning(
+                "out of memory: answering queries with %d tokens per micro-batch", self.budget
+            )
         return answers.read()
 
     def _out_of_memory(self, answers: Answers, passes: Sequence[Pass], longest: int) -> bool:

@@ -1,4 +1,4 @@
-"""Makes the rows of a draw, and tells what they are: for the metrics, and for the ledger.
+"""Makes the rows of a draw, and describes them for the metrics and for the ledger.
 
 draw ─► queries ─► answers of the model ─► rows ─┬─► the step
                                                  ├─► metrics of the loss weights
@@ -40,8 +40,8 @@ def make_rows(
     batch: AnyBatch,
     chat: Callable[[], ChatFormat] | None = None,
 ) -> DrawRows[AnyBatch]:
-    """Asks the model what the algorithm wants to know, and makes the rows, on rank 0, which has the
-    batch. Other ranks help to answer, and get no rows. `chat`: makes the model's chat format.
+    """Asks the model what the algorithm wants to know, and makes the rows. Only rank 0 has the
+    batch and gets the rows; the other ranks help to answer. `chat`: makes the model's chat format.
     Raises UserError for tokens outside the vocabulary and for what the algorithm does wrong.
     Collective."""
     if trainer.rank:
@@ -90,8 +90,8 @@ def _sequences(batch: Batch) -> Iterator[tuple[str, Int32]]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Computes metrics of the loss weights. `aux_samples`: the auxiliary rows, which are those of
-    every loss but the policy's. `aux_share`: their share of the total weight.
+    """Computes metrics of the loss weights. `aux_samples`: the number of auxiliary rows: the rows
+    of every loss except the policy's. `aux_share`: their share of the total weight.
     `largest_token_weight`: largest / mean weight of a token outside auxiliary rows. `sft_weight`:
     λ, weight of the loss `sft`; other losses have only the weights of their rows."""
     aux = [row for row in rows if row.loss != POLICY]
@@ -112,7 +112,7 @@ def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
 def trained_attempts(
     rows: Iterable[Row], reliance: Mapping[tuple[str, str, int], float] | None = None
 ) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trained on each attempt that became a row. `reliance`: the Δ of retries,
+    """Describes how a step trained on each attempt that became a row. `reliance`: Δ of each retry,
     as in r3l.training.step_loss.StepResult."""
     known = reliance or {}
     return tuple(_trained(row, *row.source, known) for row in rows if row.source is not None)

@@ -39,8 +39,8 @@ HEAD = np.dtype("<i8")  # the length of what comes before the arrays
 
 @dataclass(frozen=True)
 class SentRow(Row):
-    """A row on a rank that does not have its attempt. `named`: the retry that the row is, if it is
-    one."""
+    """A row on a rank that does not have its attempt. `named`: the retry that became this row, if
+    any."""
 
     named: Retry | None = None
 
@@ -50,9 +50,10 @@ class SentRow(Row):
 
 
 class SharedRows:
-    """This rank's micro-batches of rank 0's rows; every rank has equally many. Each is sent when it
-    is its turn. Making this object and iterating over it are collective. `rows`: those of rank 0;
-    the others' do not count. Other arguments: see r3l.training.micro_batch.micro_batches."""
+    """This rank's micro-batches of rank 0's rows; every rank has equally many. Each is sent when
+    its turn comes. Making this object and iterating over it are collective. `rows`: the rows of
+    rank 0; on other ranks, they are ignored. Other arguments: see
+    r3l.training.micro_batch.micro_batches."""
 
     def __init__(
         self, rows: Sequence[Row], budget: int, device: torch.device, *, shared: bool
@@ -84,7 +85,7 @@ class SharedRows:
     def all_found(
         self, turn: int, top: int, found: Found | None
     ) -> Iterator[tuple[list[Row], Found]]:
-        """Brings what the ranks found about their micro-batches `turn` to rank 0. Yields each
+        """Collects on rank 0 what each rank found about its micro-batch number `turn`. Yields each
         finding with its rows; yields nothing on other ranks. `found`: this rank's finding, None if
         it failed. Collective."""
         own = b"" if found is None else b"".join(each.tobytes() for each in found)

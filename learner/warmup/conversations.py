@@ -3,8 +3,8 @@
     {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
     {"conversations": [{"from": "human", "value": "7+5?"}, {"from": "gpt", "value": "12"}]}
 
-A field that changes what is learned is read, or it is refused by its name. Fields that only
-describe a row are left out.
+A field that affects what is learned is either read or refused by its name. Fields that only
+describe a row are ignored.
 """
 
 import json

@@ -68,8 +68,8 @@ class Demonstrator:
 class Teacher:
     """Makes the lessons of one environment. A demonstrator plays the attempts. About half of the
     reflections are on attempts of a worse demonstrator. `skill`: the usual demonstrator's skill.
-    `blunders`: the worse demonstrator's probability of a mistake at a step. `guidance_text`: what
-    retries are shown, as in a run (algorithm.guidance_text)."""
+    `blunders`: the worse demonstrator's probability of a mistake at a step. `guidance_text`: what a
+    retry is shown, as in a run (algorithm.guidance_text)."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ def teachers(
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Yields texts that together have all words that a tokenizer for `env` should know."""
+    """Yields texts that together contain all words that a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     written = [*env.vocabulary()]
     for prompts in (Prompts(env.spec.prompts), Prompts()):

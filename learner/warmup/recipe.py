@@ -36,8 +36,9 @@ class Recipe:
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
-    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text; None: the
-      advice to a tiny policy, as in launch/presets/demo.yaml, else the report
+    - `guidance_text`: what demonstrated retries are shown, as in algorithm.guidance_text. None: a
+      tiny policy is shown the advice, as in launch/presets/demo.yaml; any other model is shown the
+      report
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 

@@ -51,7 +51,7 @@ def amplified(
 
     `max_rule="group_max"` is Eq. 11 in version 1 of the paper: the largest reward of the group gets
     α, and if all rewards are equal, all Â are 0. `max_advantage` replaces the α of the first line
-    (1.0 in the released code). `std`: the standard deviation by which s is divided, or none.
+    (1.0 in the released code). `std`: which standard deviation s is divided by, or none.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)

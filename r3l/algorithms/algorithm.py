@@ -9,9 +9,9 @@
               loss      named parts, which the trainer adds
               metrics   what else is reported of a step's groups
 
-The service's methods must be pure and quick, and run without torch. A method that raises there or
-in the actor costs a counted cause, not the run. Every method has a default: N attempts at a task,
-advantages R − mean, a policy gradient.
+The service's methods must be pure and quick, and run without torch. If a method raises there or in
+the actor, the failure is counted by its cause, and the run goes on. Every method has a default: N
+attempts at a task, advantages R − mean, a policy gradient.
 
 G: the number of attempts in a group. Importing this module does not import torch.
 """
@@ -69,8 +69,8 @@ class Algorithm(Section):
         return GroupPlan(self.group_size)
 
     def admits(self, group: GroupFacts) -> str:
-        """Returns "" if a finished group may be trained on, else the cause for which another group
-        replaces it."""
+        """Returns "" if a finished group may be trained on. Otherwise returns the cause, and
+        another group replaces the group."""
         return ""
 
     def recalls(
@@ -109,7 +109,7 @@ class Algorithm(Section):
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Measures a step's groups by the algorithm's own rules. Each name begins with `group/`. By
-        default, the share of retries that are verified corrections."""
+        default, measures the share of retries that are verified corrections."""
         pairs = [pair for group in groups for pair in group.retries]
         verified = [self.verifies(base, retry) for base, retry in pairs]
         return {"group/verified_rate": sum(verified) / len(pairs)} if pairs else {}
@@ -126,7 +126,7 @@ class Algorithm(Section):
     @property
     def looks_back(self) -> str:
         """What the algorithm does with stored attempts at the same task, as a verb; "" if it needs
-        none. A run that never meets a task again gets a warning."""
+        none. If it is not "", a run that plays no task twice gets a warning."""
         return ""
 
     @property
@@ -137,8 +137,8 @@ class Algorithm(Section):
 
     @property
     def repeats_prefixes(self) -> bool:
-        """Whether most rows repeat a prefix of another row. A run with padded rows, which compute
-        it each time, is then refused."""
+        """Whether most rows repeat a prefix of another row. A run with padded rows, which would
+        compute each prefix again, is then refused."""
         return False
 
     # ── what the defaults are made of ───────────────────────────────────────────────────
@@ -152,14 +152,14 @@ class Algorithm(Section):
     def token_advantages(
         self, batch: Batch, found: Sequence[Advantages]
     ) -> Sequence[Sequence[Float64]] | None:
-        """Returns advantages of single tokens, float64 [L] for each attempt of each group, in place
-        of the attempts' own (`found`); None: all tokens have their attempt's advantage. The tokens
-        are those of the main conversation; r3l.algorithms.credit.by_step spreads values of
-        steps."""
+        """Returns advantages of single tokens, float64 [L] for each attempt of each group, which
+        replace those of the attempts (`found`). None: every token has its attempt's advantage. The
+        tokens are those of the main conversation; r3l.algorithms.credit.by_step turns values of
+        steps into values of tokens."""
         return None
 
     def advantages(self, batch: Batch) -> list[Advantages]:
-        """Returns the advantages of each group's attempts, [G], the recalled ones last."""
+        """Returns the advantages [G] of the attempts of each group. Recalled attempts come last."""
         found: list[Advantages] = []
         for group in batch.groups:
             attempts = batch.attempts(group)
@@ -174,8 +174,8 @@ class Algorithm(Section):
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
         """Maps the rewards [G] of one group to advantages [G]. The last `recalled` attempts come
-        from other groups. A masked attempt is left out of the step and of every mean; an attempt
-        with advantage 0 counts."""
+        from other groups. An attempt whose advantage is masked is left out of the step and of every
+        mean; an attempt with advantage 0 still counts."""
         return advantages.centered(rewards)
 
     def credit_masks(self, batch: Batch) -> list[list[Bool]]:

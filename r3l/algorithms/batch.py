@@ -34,7 +34,8 @@ class Batch:
     join the groups. `replayed`: ids of groups that an earlier step trained on. `version`: the
     version of the learner's weights, None if unknown. `answers`: what the queries found, by key
     (r3l.algorithms.queries). `chat`: makes the chat format of the trained model. `memo`: what an
-    algorithm keeps between `queries` and `rows`, by names of its own; a function of the groups.
+    algorithm keeps between `queries` and `rows`, under names of its own; it must depend only on the
+    groups.
     """
 
     groups: Sequence[Group]
@@ -51,16 +52,16 @@ class Batch:
         return replace(self, answers=answers)
 
     def advised(self, attempt: Trajectory, guidance: str, step: int = 0) -> tuple[Int32, Bool]:
-        """Returns an attempt's main conversation with guidance that is given before `step`: token
-        ids, int32 [M], and the mask of its responses, bool [M]. The last tokens are the attempt's
-        own, from `step` on. Raises UserError if the batch has no chat format."""
+        """Returns an attempt's main conversation with guidance inserted before `step`: token ids,
+        int32 [M], and the mask of its responses, bool [M]. From `step` on, the tokens are the
+        attempt's own. Raises UserError if the batch has no chat format."""
         if self.chat is None:
             raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
         return attempt.as_shown(advised(self.chat(), attempt, step, guidance))
 
     def as_read(self, which: Callable[[Group], bool] = lambda group: True) -> Self:
-        """Returns the batch with the attempts of some groups as the policy read them, so that rows
-        include what was shown to it. Recalled attempts stay as they are stored."""
+        """Returns the batch with the attempts of some groups as the policy read them, so that the
+        rows include what the policy was shown. Recalled attempts stay as they are stored."""
         if not any(map(which, self.groups)):
             return self
         groups = [_as_read(group) if which(group) else group for group in self.groups]
@@ -79,16 +80,16 @@ class Batch:
         return own and own + [Source(name, each.group_id, each.trajectory) for each in joined]
 
     def attempts(self, group: Group) -> list[Trajectory]:
-        """Returns the trajectories of `sources`, G of them."""
+        """Returns the trajectories of the G attempts that are trained in a group."""
         return [source.attempt for source in self.sources(group)]
 
     def recalls(self, group: Group) -> int:
-        """Returns how many of a group's attempts were recalled. They are the last ones."""
+        """Returns how many of a group's attempts were recalled. These come last."""
         return len(self.sources(group)) - len(group.trajectories)
 
     @property
     def baseline(self) -> float:
-        """The median of the new groups' mean rewards; of all groups, if no group is new."""
+        """The median of the new groups' mean rewards, or of all groups' if no group is new."""
         whole = [group for group in self.groups if group.trajectories]
         means = [group.rewards.mean() for group in whole if group.group_id not in self.replayed]
         return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))

@@ -23,9 +23,9 @@ NORMALIZE = (
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """Returns the credit masks of one group's trajectories. With `mask_prefix`, a retry and the
-    attempt that it retries get no credit before the pivot; with several retries, before their
-    earliest pivot. Steps that another group's attempt played, and steps before `Extra.start`, never
-    get credit."""
+    attempt that it retries get no credit before the pivot. If an attempt has several retries, their
+    earliest pivot counts for it. Steps that another group's attempt played, and steps before
+    `Extra.start`, never get credit."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.of >= 0:
@@ -96,8 +96,8 @@ def token_weights(
         sum                    1 / R                       the mean over trajectories of Σ_t
 
     A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" reads `groups`.
-    `among`: lengths and groups of the trajectories that R, M, |G_i| and Σ_j |τ_j| count, if these
-    are others.
+    `among`: lengths and groups of other trajectories, for which R, M, |G_i| and Σ_j |τ_j| are then
+    computed.
     """
     counted, members = among or (lengths, groups)
     if normalize == "group":

@@ -1,4 +1,5 @@
-"""What the buffer service tells an algorithm: facts of groups and stored attempts, without tokens.
+"""What the buffer service tells an algorithm: facts about groups and stored attempts, without
+tokens.
 
 at the lease        LeaseFacts ─► Algorithm.plan
 group complete      GroupFacts ─► Algorithm.admits
@@ -21,7 +22,7 @@ RandomSource = Callable[[], np.random.Generator]
 @dataclass(frozen=True)
 class StoredAttempt:
     """An attempt of a stored group. `of`: the slot that it retried, or -1. `version`: the oldest
-    policy version that sampled the group. `kind`: that of the group's plan."""
+    policy version that sampled the group. `kind`: the kind of the group's plan."""
 
     group_id: str
     slot: int

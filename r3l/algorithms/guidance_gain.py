@@ -10,8 +10,8 @@ retried. Group g has n_g retries and the sum S_g = Σ d_i. Over all groups,
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
-The gain is not measured where retries follow only if all attempts failed: the others then earned
-little because they were selected so, and useless guidance would seem to gain.
+The gain is not measured if attempts are retried only when all of them failed. The other attempts
+then earned little because of this selection, so even useless guidance would seem to help.
 
 The gate gives a group retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from the
 last GROUPS groups with retries. q is 1 as long as fewer than ENOUGH groups had retries.

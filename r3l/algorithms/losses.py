@@ -35,9 +35,9 @@ MAX_LOG_RATIO = 20.0
 class TokenBatch:
     """A micro-batch, with log π, log π_old and log π_ref. `mask_BT`: True on trained tokens.
     `weights_BT`: w_it. `distilled_B`: rows whose log π_old belongs to another context.
-    `unmeasured_B`: rows whose log π_old is unknown; None: no row. `losses`: which loss each
-    row belongs to, B names; () if all belong to the policy's. `measured`: sums for metrics, which
-    `measure` adds to."""
+    `unmeasured_B`: rows whose log π_old is unknown; None if there are none. `losses`: the name of
+    each row's loss, B names; () if all rows belong to the policy's loss. `measured`: sums for
+    metrics, which `measure` adds to."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
@@ -54,7 +54,7 @@ class TokenBatch:
     def of_rows(cls, rows: Sequence[Row], logprobs_BT: Tensor) -> TokenBatch:
         """Makes a batch for a training loop of your own: the rows, padded on the right.
 
-        `logprobs_BT`: [b, t] is log π of token t of row b after the tokens before it, of the
+        `logprobs_BT`: [b, t] is log π of token t of row b given the tokens before it, in the
         distribution ∝ exp(logits / row.temperature). Padding and tokens that are not trained may
         have any value. Raises UserError if its shape does not fit the rows.
         """

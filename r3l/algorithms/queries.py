@@ -1,4 +1,4 @@
-"""Queries: what an algorithm wants to know of the model before it makes its rows.
+"""Queries: what an algorithm asks the model before it makes its rows.
 
     queries(batch) ─► one pass without gradients, over all ranks ─► batch.answers ─► rows(batch)
 
@@ -20,7 +20,7 @@ Quantity = Literal["logprobs", "entropy", "topk"]
 
 @dataclass(frozen=True)
 class Query:
-    """Asks for a quantity of the masked tokens of a sequence.
+    """Asks for a quantity at the masked tokens of a sequence.
 
     `key`: names the answer in `Batch.answers`. `token_ids` int32 [L], `mask` bool [L]. `find`:
     "logprobs" (of the tokens themselves) or "entropy" (of the distributions they were drawn from),

@@ -181,8 +181,8 @@ class R3L(ReflectAndRetry):
     # ── exploration ─────────────────────────────────────────────────────────────────────
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
-        """N slots. With the gate, a group gets retries with the probability of
-        r3l.algorithms.guidance_gain."""
+        """Plans N slots. With the gate, a group gets retries with the probability that
+        r3l.algorithms.guidance_gain computes."""
         if self.reflect and self.gate == "measured":
             probability = guidance_gain.retry_probability(lease.gains)
             if lease.random().random() >= probability:
@@ -233,7 +233,7 @@ class R3L(ReflectAndRetry):
         return reflection.json_schema(base.num_steps, outcome_first=self.outcome_first)
 
     def pivot_of(self, thought: ReflectionRecord, base: Trajectory) -> int:
-        """Returns the step that the reflection names, shifted within the attempt."""
+        """Returns the step that the reflection names, plus a shift, kept within the attempt."""
         if self.from_start:
             return 0
         return min(max(thought.pivot + self.pivot_shift, 0), base.num_steps - 1)
@@ -295,7 +295,7 @@ class R3L(ReflectAndRetry):
         return sum(map(len, self.corrections(batch))) - sum(map(len, kept))
 
     def corrections(self, batch: Batch) -> list[list[Counted]]:
-        """Returns the supervised samples of a batch, in lists of those that are trained together.
+        """Returns the supervised samples of a batch, as lists of samples that are trained together.
         There are none without reflections or with λ = 0."""
         if not (self.reflect and self.sft_weight):
             return []
@@ -306,9 +306,9 @@ class R3L(ReflectAndRetry):
         ]
 
     def samples(self, group: Group) -> list[list[tuple[Int32, Bool]]]:
-        """Returns the supervised samples of a group, as token ids and masks. Each reflection with
-        verified corrections gives itself and the conversations of these corrections. With `praise`,
-        each reflection that recognises a success gives itself."""
+        """Returns the supervised samples of a group, as token ids and masks. A reflection with
+        verified corrections is a sample, and so are the conversations of these corrections. With
+        `praise`, a reflection that recognises a success is a sample too."""
         named = {thought.name: thought for thought in group.reflections}
         found: dict[str, list[tuple[Int32, Bool]]] = {}
         for base, retry in group.retries:
@@ -336,18 +336,18 @@ class R3L(ReflectAndRetry):
         return losses.k2_kl(batch)
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the supervised loss. Measures also `loss_sft`."""
+        """Adds λ times the supervised loss. Also measures `loss_sft`."""
         supervised = losses.imitation_loss(batch)
         return super().loss(batch) | {"sft": self.sft_weight * supervised[IMITATION]}
 
 
 def at_most(corrections: Sequence[list[Counted]], tokens: float, step: int) -> list[list[Counted]]:
-    """Draws corrections that together have at most `tokens` tokens, each of them whole and with the
-    same probability, whatever its length.
+    """Draws whole corrections that together have at most `tokens` tokens. Each has the same
+    probability, whatever its length.
 
-    Of n corrections any choice fits if the n longest do. Keeps the first n of a pseudo-random order
-    for the largest such n. The order follows from `step` and the samples alone, so it is the same
-    in a replay."""
+    If the n longest corrections fit, any n of them do. Takes the largest such n, and keeps the
+    first n of a pseudo-random order. The order depends only on `step` and the samples, so it is the
+    same in a replay."""
     longest = sorted((rows.count_tokens(each) for each in corrections), reverse=True)
     fitting = sum(total <= tokens for total in accumulate(longest))
 

@@ -44,7 +44,7 @@ class Retry(NamedTuple):
 
 
 def keep_only(values: Float64, keep: Bool) -> Advantages:
-    """Returns advantages [G] in which only the attempts of `keep` are trained."""
+    """Returns advantages [G], masked except for the attempts in `keep`."""
     return np.ma.masked_array(np.where(keep, values, 0.0), mask=~keep)  # type: ignore[no-untyped-call]
 
 
@@ -54,7 +54,7 @@ def kept(values: Advantages) -> Bool:
 
 
 def plain(values: Advantages) -> Float64:
-    """Returns advantages [G] without their mask. The number of an attempt that is left out has no
+    """Returns advantages [G] without their mask. The value for an attempt that is left out has no
     meaning."""
     return np.ma.getdata(values)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -65,10 +65,10 @@ class Row:
 
     `mask` bool: trained tokens. `advantages` float32. `weights` float64: weight of each token in
     the loss. `loss`: which part of the algorithm's loss the row belongs to. `old_logprobs` float32:
-    of sampling. `reference` float32: of the reference model, if the algorithm asked for them.
-    `temperature`: the policy is ∝ exp(logits / temperature).
+    log-probabilities at sampling. `reference` float32: those of the reference model, if the
+    algorithm asked for them. `temperature`: the policy is ∝ exp(logits / temperature).
 
-    For metrics: `distilled`: the row is a retry's; `old_logprobs` then belong to another context,
+    For metrics: `distilled`: the row is of a retry; `old_logprobs` then belong to another context,
     the one with guidance. `reused`: the attempt was recalled, or its group was replayed. `fresh`:
     tokens that an engine sampled with the learner's current weights, in exactly this row's context.
     `source`: the attempt that became this row. `measured`: whether `old_logprobs` are known.
@@ -167,8 +167,8 @@ def weigh(
     counted: Sequence[Counted], normalize: Normalize, among: Sequence[Counted] | None = None
 ) -> list[Row]:
     """Multiplies the weights of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
-    rows that are averaged together. `among`: rows whose number or tokens are divided by instead, so
-    that each of a few rows weighs as much as one of many."""
+    rows that are averaged together. `among`: rows to average over instead of `counted`, so that
+    each of a few rows weighs as much as one of many."""
     lengths, groups = [each.length for each in counted], [each.group for each in counted]
     others = None if among is None else ([e.length for e in among], [e.group for e in among])
     shares = credit.token_weights(normalize, lengths, groups, among=others)
@@ -211,8 +211,8 @@ def _check(batch: Batch, advantages: Sequence[Advantages], masks: Sequence[Seque
     for name, found in (("advantages", advantages), ("masks", masks)):
         if len(found) != len(batch.groups):
             raise UserError(
-                f"{name} of {len(found)} groups for a batch of {len(batch.groups)}; return one "
-                "entry for each group"
+                f"{name} for {len(found)} groups, but the batch has {len(batch.groups)}; return "
+                "one entry for each group"
             )
     for group, values, own in zip(batch.groups, advantages, masks, strict=True):
         attempts = batch.attempts(group)

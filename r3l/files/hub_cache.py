@@ -3,7 +3,8 @@
     name@revision ─► refs/REVISION ─► snapshots/COMMIT       in the cache; no network is needed
          └─► listing ─► chosen files ─► download             the reference is written last
 
-A reference without all of its files is left by other programs alone: by `hf download`, interrupted.
+Only other programs leave a reference without all of its files, such as an interrupted `hf
+download`.
 """
 
 import errno
@@ -43,7 +44,7 @@ class Repository:
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """The repository's name in messages."""
         return f"{TITLES[self.kind]} {self.written or self.name}"
 
     @property
@@ -88,7 +89,7 @@ class Download:
         return {name: sizes[name] for name in self.files if not (snapshot / name).is_file()}
 
     def line(self) -> str:
-        """Says what would be downloaded, from where and to where, since the user may have meant a
+        """Says what would be downloaded, from where and to where: the user may have meant a
         path."""
         missing = self.missing
         return (
@@ -182,8 +183,8 @@ def listing(repository: Repository) -> Listing:
 
 
 def absent(repository: Repository, lacks: Sequence[str] = ()) -> NotDownloaded:
-    """Returns the error for a repository that the cache does not have, or has without the files
-    `lacks`."""
+    """Returns the error for a repository that the cache lacks. `lacks`: the files that are missing,
+    if the cache has only a part of the repository."""
     where = f"is neither a path here nor in the hub cache ({cache()})"
     if lacks:
         more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""

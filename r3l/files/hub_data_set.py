@@ -3,9 +3,9 @@
     owner/name[:configuration]@split ─► user's cache ─► files of the split ─► rows
                                              └─ no ─► NotDownloaded ─► (after consent) those files
 
-Which files a split has is what the data set's README says under `configs`. Without that, a file
-belongs to the split that its name or its folder names. All files of the commit are asked, not those
-in the cache alone, so that a part that is missing is noticed.
+The data set's README lists the files of a split under `configs`. Without such a list, a file
+belongs to the split that its name or its folder names. All files of the commit are considered, not
+only those in the cache, so a missing part is noticed.
 """
 
 import gzip
@@ -188,7 +188,7 @@ def _table(file: Path, repo: Repository) -> Iterator[Any]:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(
-            f"{repo.title}: {file.name} is Parquet, which the package pyarrow reads; "
+            f"{repo.title}: {file.name} is a Parquet file, which needs the package pyarrow; "
             f"{install('math')}"
         ) from None
     for batch in parquet.ParquetFile(file).iter_batches():  # its errors are ValueError and OSError

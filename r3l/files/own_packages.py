@@ -1,7 +1,7 @@
 """Makes r3l import its own packages, even if the user has folders with the same names.
 
-The console scripts start here, and vLLM's plugin too: a user has a folder `envs` or `buffer`, but
-none that is named r3l.
+The console scripts and vLLM's plugin start here: a user may well have a folder `envs` or `buffer`,
+but hardly one named r3l.
 """
 
 import os

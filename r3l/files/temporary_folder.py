@@ -1,7 +1,7 @@
 """Temporary folders that never stay behind: they are removed with everything in them, even if their
-process was killed.
+process is killed.
 
-A folder of `held_folder` is locked while its process lives. `remove_left` removes those whose
+A folder of `held_folder` is locked while its process lives. `remove_left` removes folders whose
 process has ended without removing them.
 """
 

@@ -36,7 +36,7 @@ def repository(name: str) -> Repository | None:
 
 def cached_model(repo: Repository) -> Path:
     """Returns a model's folder in the user's cache. Raises NotDownloaded if it is missing or
-    incomplete, without its tokenizer or files that its index names."""
+    incomplete, for example without its tokenizer or a file that its index names."""
     folder = snapshot(repo)
     if folder is None:
         raise absent(repo)
@@ -47,8 +47,8 @@ def cached_model(repo: Repository) -> Path:
 
 def needed_files(listed: Listing, *, trained: bool = True) -> list[str]:
     """Chooses the files of a model that are needed, config.json first. Raises UserError for a model
-    that cannot be used, before its weights are downloaded. `trained`: whether quantized weights are
-    refused, which only engines can load."""
+    that cannot be used, before its weights are downloaded. `trained`: refuse quantized weights,
+    which only engines can load."""
     title, names = listed.repository.title, listed.files
     if (config := listed.read("config.json")) is None:
         held = next((name for name in names if name.endswith(".gguf")), "")
@@ -60,7 +60,7 @@ def needed_files(listed: Listing, *, trained: bool = True) -> list[str]:
     if trained and (kind := quantization(_json(config))):
         raise UserError(
             f"{title}: its weights are quantized ({kind}), and the learner cannot train such "
-            "weights; give the model that it was made of, in bfloat16 or float32"
+            "weights; give the model that it was made from, in bfloat16 or float32"
         )
     if index := listed.read(INDEX):
         weights = sorted(_indexed(index))

@@ -105,7 +105,7 @@ def read_checksums(folder: Path) -> SavedModel | None:
 
 
 def check_checksums(folder: Path, called: str) -> None:
-    """Raises UserError if a model has checksums and its files differ from them."""
+    """Raises UserError if a model has checksums that its files do not match."""
     known = read_checksums(folder)
     if known and (damaged := checksums.damage(folder, known.files)):
         raise UserError(f"{called}: {damaged}; {REMEDY}")

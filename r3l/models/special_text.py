@@ -39,8 +39,8 @@ class SpecialText:
         self.counted = Counter[str]()
 
     def add_from(self, frame: str) -> None:
-        """Also treats as special the added tokens in `frame`, a template's own text, that look like
-        <markup>. Words, and the tags of reasoning, stay as they are."""
+        """Also treats added tokens that look like <markup> as special if they occur in `frame`, a
+        template's own text. Words, and the tags of reasoning, stay as they are."""
         own = [text for text in self._added if text in frame and _LIKE_MARKUP.fullmatch(text)]
         self._texts |= {text for text in own if not _is_reasoning(text)}
         self._set_patterns()
@@ -124,7 +124,7 @@ class SpecialText:
 
 
 def without_marks(text: str) -> str:
-    """Returns a rendered text as a reader sees it."""
+    """Returns a rendered text without marks, for a reader."""
     return text.replace(BREAK, "").replace(_OWN, _ESCAPE)
 
 

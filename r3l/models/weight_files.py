@@ -1,5 +1,5 @@
-"""Compares a model folder's weights with what its index and its config.json say of them. Reads only
-the headers of the files."""
+"""Compares a model folder's weights with what its index and its config.json say about them. Reads
+only the headers of the files."""
 
 import json
 import re
@@ -36,8 +36,8 @@ def check_weights(folder: Path, called: str) -> None:
         read = set(index.values())
     elif SINGLE not in found:
         raise UserError(
-            f"{called}: its weights are {files[0].name}, without {SINGLE} or {INDEX}, by which "
-            "they are found; copy the whole folder, or save the model with save_pretrained"
+            f"{called}: its weights are in {files[0].name}, but there is no {SINGLE} or {INDEX} "
+            "to find them by; copy the whole folder, or save the model with save_pretrained"
         )
     tensors = {name: of for file in read for name, of in found[file].items()}
     shapes = {name: of["shape"] for name, of in tensors.items()}
@@ -58,7 +58,7 @@ def check_trainable(folder: Path, called: str) -> None:
     if named:
         raise UserError(
             f"{called}: its weights are quantized ({named}), and the learner cannot train such "
-            "weights; give the model that it was made of, in bfloat16 or float32"
+            "weights; give the model that it was made from, in bfloat16 or float32"
         )
 
 

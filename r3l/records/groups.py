@@ -69,7 +69,7 @@ class ReflectionRecord(Record):
 class SlotResult(Record):
     """The result of one group slot. A done slot has a trajectory. A failed slot has a cause and no
     reward. A skipped slot was not played on purpose; its cause says why. `of`: the slot whose
-    attempt this slot retries, or would have retried; -1 if none."""
+    attempt this slot retries or would have retried; -1 if there is none."""
 
     slot: Integer
     status: SlotStatus
@@ -95,7 +95,7 @@ class SlotResult(Record):
 
     @property
     def role(self) -> Role:
-        """Whether the slot is for a retry."""
+        """The role: "distilled" if the slot is for a retry, else "base"."""
         return role_of(self.of)
 
 
@@ -105,7 +105,7 @@ def done(trajectory: Trajectory) -> SlotResult:
 
 
 class Recalled(Record):
-    """An attempt of the stored group `group_id`. It joins a drawn group, whose id is `into`."""
+    """An attempt of the stored group `group_id`, which joins the drawn group `into`."""
 
     into: str
     group_id: str
@@ -113,14 +113,14 @@ class Recalled(Record):
 
 
 class AttemptKey(Record):
-    """Names a stored attempt."""
+    """Identifies a stored attempt."""
 
     group_id: str
     slot: Integer
 
 
 class GroupPlan(Record):
-    """What a group is to be. It is complete once each of its `slots` has a result.
+    """The plan of a group. The group is complete once each of its `slots` has a result.
 
     `kind`: an algorithm's word for how the group is explored; "" is its usual way. `handed`: stored
     attempts that the actor gets with the lease; the buffer hands out at most 64, of 4 MiB.

@@ -23,7 +23,7 @@ RULE = "messages are an optional system message, then user and assistant by turn
 
 
 class Chat(Protocol):
-    """What is needed of a chat format (r3l.rollout.chat.ChatFormat)."""
+    """The parts of a chat format that are needed here (r3l.rollout.chat.ChatFormat)."""
 
     end_id: int
 
@@ -49,9 +49,9 @@ def imported_attempt(
     """Makes an attempt from tokens.
 
     `spans`: (start, end) of each of the K responses. `source`: where the attempt comes from.
-    `logprobs`: one for each token, or one for each token of the responses; None: unknown. The texts
-    `actions` (K) and `observations` (K + 1) are only shown. `more`: fields of Trajectory. Raises
-    RecordError if lengths differ, or if a value cannot be.
+    `logprobs`: one for each token, or one for each token of the responses; None if unknown. The
+    texts `actions` (K) and `observations` (K + 1) are only for display. `more`: further fields of
+    Trajectory. Raises RecordError if lengths do not match or a value is impossible.
     """
     if not isinstance(source, str) or not source:
         raise RecordError(
@@ -94,11 +94,11 @@ def imported_attempt(
 def imported_chat(
     chat: Chat, messages: Sequence[Mapping[str, str]], reward: float, *, source: str
 ) -> Trajectory:
-    """Makes an attempt from the messages of a chat, such as people or other systems wrote. Its K
-    responses are the K assistant messages, in the tokens that the template gives them, and their
+    """Makes an attempt from the messages of a chat, written by people or by another system. Its K
+    responses are the K assistant messages, tokenized with the chat template. Their
     log-probabilities are unknown. `chat`: the chat format of the run's model. `messages`: mappings
-    with `role` and `content`. Raises RecordError unless they are user and assistant in turn, after
-    a system message if there is one."""
+    with `role` and `content`. Raises RecordError unless user and assistant take turns, after an
+    optional system message."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise RecordError(f"messages {messages!r:.80}: {RULE}", field="messages")
     turns = [_checked(message) for message in messages]
@@ -127,9 +127,9 @@ def imported_chat(
 
 
 def as_imported(result: SlotResult, source: str, *, own: bool = False) -> SlotResult:
-    """Returns a slot's result as it is inserted, with a source if it has none. `own`: whether its
-    versions are those of this run. If not, they belong to another run, and so do the groups where
-    its attempt began."""
+    """Returns a slot's result in the form in which it is inserted. Adds a source if it has none.
+    `own`: whether its versions are those of this run. If not, they belong to another run, and so do
+    the groups where its attempt began."""
     attempt = result.trajectory
     if attempt is None:
         return result

@@ -61,7 +61,7 @@ class Task(Record):
 
 
 def role_of(of: int) -> Role:
-    """Returns the role of an attempt that retries slot `of`."""
+    """Returns "distilled" for an attempt that retries the slot `of`, "base" if `of` is -1."""
     return "distilled" if of >= 0 else "base"
 
 

@@ -109,8 +109,8 @@ class Trajectory(Record):
     temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses; in an imported attempt
     all 0 if they are unknown (`has_logprobs`). `step_spans` int32 [K, 2]: (start, end) of each
     step's response. `step_versions`, `step_newest_versions` int32 [K]: the oldest and the newest
-    policy version that sampled the step; -1: none of this run's. `step_seconds` float32 [K]: the
-    wall time of sampling.
+    policy version that sampled the step; -1 if no policy of this run did. `step_seconds` float32
+    [K]: the wall time of sampling.
 
     `slot`: the attempt's place in its group, from 0. `of`: the slot of the attempt that this one
     retries, or -1. `pivot`: the first step that was played; the steps before it come from the
@@ -156,7 +156,7 @@ class Trajectory(Record):
 
     @property
     def role(self) -> Role:
-        """Whether the attempt retries another one of its group."""
+        """The role: "distilled" if it retries another attempt of its group, else "base"."""
         return role_of(self.of)
 
     @property
@@ -166,8 +166,8 @@ class Trajectory(Record):
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the log-probabilities of sampling are known. They are not if the attempt was
-        imported and all of them are 0 over the responses."""
+        """Whether the log-probabilities of sampling are known. They are unknown if the attempt was
+        imported and they are 0 at all its responses."""
         return not self.source or bool(self.logprobs[self.response_mask].any())
 
     def responses_from(self, step: int) -> Bool:
@@ -194,8 +194,8 @@ class Trajectory(Record):
         return ids, np.concatenate([np.zeros(len(before), np.bool_), mask[shown.resume :]])
 
     def as_read(self) -> Self:
-        """Returns this attempt with the tokens that the policy read, `shown` among them, as its
-        own. Its log-probabilities then belong to its tokens."""
+        """Returns this attempt with the tokens that the policy read, including those of `shown`, as
+        its own tokens. Its log-probabilities then belong to these tokens."""
         shown = self.shown
         if shown is None:
             return self

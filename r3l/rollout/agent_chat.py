@@ -4,8 +4,8 @@
 
 `following` renders new messages after a short made-up conversation, and then removes the made-up
 text. A new AgentChat tests that the result is the same as in a rendering of the whole chat. A
-tokenizer with templates by name writes chats with tools by `tool_use` and others by `default`.
-Replies are read by actors.gateway.parsers.
+tokenizer may have several named templates. Then chats with tools are written with the template
+`tool_use`, all others with `default`. Replies are read by actors.gateway.parsers.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class AgentChat:
     """A chat format for tool calls. Raises UserError if the template takes tools, but appending a
     message changes earlier text.
 
-    A template that takes only tool-call ids of nine letters and digits, as Mistral's, gets such ids
-    in place of others, equal ones for equal ids.
+    Some templates, such as Mistral's, accept only tool-call ids of nine letters and digits. Such a
+    template gets ids of this form in place of the real ones, and equal ids stay equal.
     """
 
     def __init__(self, chat: ChatFormat) -> None:
@@ -146,9 +146,9 @@ class AgentChat:
         return refused == ["call_1"]
 
     def with_arguments(self, arguments: str) -> AgentChat:
-        """Returns the chat format for a template that gets further arguments, JSON of a mapping.
-        Leaves out those that the template does not read. Raises UserError if the template does not
-        work with them."""
+        """Returns the chat format with further arguments for the template. `arguments`: a mapping
+        as JSON. Leaves out arguments that the template does not read. Raises UserError if the
+        template does not work with the others."""
         read = self.read_arguments(arguments)
         if not read:
             return self
@@ -169,7 +169,7 @@ class AgentChat:
         return self._others[key]
 
     def read_arguments(self, arguments: str) -> dict[str, Any]:
-        """Returns those arguments that the template's text names. `arguments`: a mapping as
+        """Returns the arguments whose names occur in the template. `arguments`: a mapping as
         JSON."""
         given = json.loads(arguments)
         template = str(self.chat.tokenizer.chat_template) if given else ""
@@ -196,8 +196,8 @@ class AgentChat:
     ) -> tuple[int, ...]:
         """Encodes the messages after a reply, and the prompt for the next reply.
 
-        `calls`: id and name of each tool call in the reply. `tools`: those of the conversation. The
-        reply's end-of-turn token is not part of the result. Raises UserError if the template
+        `calls`: id and name of each tool call in the reply. `tools`: the tools of the conversation.
+        The reply's end-of-turn token is not part of the result. Raises UserError if the template
         refuses the messages, TextTooLong if they surely have more than `most_tokens`.
         """
         text = self._following(calls, messages, tools)

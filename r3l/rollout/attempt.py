@@ -85,8 +85,8 @@ class Tokens:
 @dataclass
 class Attempt:
     """An attempt in progress. `tokens`: what the trajectory keeps. `shown`: what the policy reads
-    in place of some of them, if there is guidance. `rewards`: not divided by `threshold`.
-    `snapshots[k]`: the state before step k."""
+    in place of some of these, if there is guidance. `rewards`: the step rewards, not divided by
+    `threshold`. `snapshots[k]`: the state before step k."""
 
     task: Task
     system: str
@@ -315,8 +315,8 @@ async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Traject
     """Replays a recorded attempt in a corrected environment. Returns it with the new reward, reward
     parts, step rewards, last observation, finish, feedback, faults and scores.
 
-    Raises ReplayDiverged (fact `step`) unless the environment shows all that the policy read, and
-    ends the attempt with its last action. Raises EnvironmentFailed.
+    Raises ReplayDiverged (fact `step`) unless the environment shows everything that the policy
+    read, and ends the attempt at its last action. Raises EnvironmentFailed.
     """
     spec, last = env.spec, attempt.num_steps - 1
     if spec.system_prompt != attempt.system:
@@ -362,8 +362,8 @@ def judged(
     last: str,
     step_rewards: Float32 | None = None,
 ) -> Trajectory:
-    """Returns an attempt with another judgement. `last`: the last observation. `scores` join those
-    that the attempt has. `step_rewards`: None if they stay."""
+    """Returns an attempt with a different judgement. `last`: the last observation. `scores`: added
+    to those of the attempt. `step_rewards`: None to keep those of the attempt."""
     extra = replace(attempt.extra, reward_parts=parts, scores=attempt.extra.scores | scores)
     if step_rewards is not None:
         extra = replace(extra, step_rewards=step_rewards)

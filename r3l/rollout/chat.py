@@ -38,7 +38,7 @@ class ChatFormat:
 
     `earlier_reasoning`: what to do with a template that removes reasoning, such as
     <think>…</think>, from earlier replies. "refuse" raises UserError. "keep" leaves the reasoning
-    in the context. `arguments`: what else the template gets, by name. Raises UserError if the
+    in the context. `arguments`: further arguments of the template, by name. Raises UserError if the
     template cannot write a conversation piece by piece.
     """
 

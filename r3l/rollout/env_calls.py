@@ -57,8 +57,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: Mapping[str, Any], key: str = "rewards") -> dict[str, float]:
-    """Reads the named parts of a step's reward, which are shown but not trained on; or other named
-    numbers, under another `key`. Skips invalid ones, and keeps the first MOST_PARTS."""
+    """Reads the named parts of a step's reward, which are shown but not trained on. With another
+    `key`, reads other named numbers. Skips invalid numbers, and keeps at most MOST_PARTS."""
     given = info.get(key)
     items = given.items() if isinstance(given, dict) else ()
     parts = {
@@ -150,8 +150,9 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 
 
 def number_of(reward: object) -> float:
-    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. A number
-    of another library, such as numpy or torch, counts too, and so does an array of one number."""
+    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number. Numbers
+    of other libraries, such as numpy or torch, are accepted too, and so are arrays of one
+    number."""
     if not isinstance(reward, Real | Decimal):
         with suppress(AttributeError, TypeError, ValueError, RuntimeError):
             reward = reward.item()  # type: ignore[attr-defined]

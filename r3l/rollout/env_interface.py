@@ -162,8 +162,8 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> Trajectory:
-        """Plays `retry`, or a new attempt. `left`: an earlier actor's progress. `retried`: whether
-        a retry may follow. Raises EpisodeError or EngineDead."""
+        """Plays `retry` if given, else a new attempt. `left`: progress that an earlier actor left.
+        `retried`: whether a retry of this attempt may follow. Raises EpisodeError or EngineDead."""
 
 
 Playable = Environment | PlayedByAgent

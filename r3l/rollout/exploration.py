@@ -1,14 +1,15 @@
-"""Explores one group: the verbs of which an algorithm's `explore` is made.
+"""Explores one group: the verbs that an algorithm's `explore` is made of.
 
     play(slot)                        an attempt, from the start or from a step of a stored attempt
     ask(name, question, of)           an answer of the policy, such as a reflection on an attempt
     retry(slot, of, pivot, guidance)  the attempt `of` once more, from step `pivot`
     skip(slot, why), fail(slot, error)    no attempt
 
-Every verb is durable. It returns what is stored for its slot or name, else it continues what a
-killed actor left, else it does the work and stores the result at once. So an `explore` made of
-verbs goes on where it was on another actor, if it decides the same again: from stored results, and
-from `random` in a fixed order. The verbs hide whether an environment or an agent plays.
+Every verb is durable. If a result is stored for its slot or name, the verb returns it. Otherwise it
+continues what a killed actor left, or does the work from the beginning, and stores the result at
+once. So an `explore` made of verbs can continue on another actor, if it makes the same decisions
+again. It does if it decides from stored results, and from `random` in a fixed order. The verbs hide
+whether an environment or an agent plays.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ Made = TypeVar("Made", SlotResult, ReflectionRecord)
 
 
 class Emit(Protocol):
-    """Stores a slot's result or a reflection, and returns what is stored in its place."""
+    """Stores a slot's result or a reflection, and returns what was stored, which may differ."""
 
     async def __call__(self, made: Made, /) -> Made: ...
 
@@ -98,13 +99,13 @@ class Decoding:
 class Exploration:
     """One group that is being explored.
 
-    `plan`: what the group is to be. `handed`: the stored attempts of the plan. `seed` makes
-    sampling and `random` repeatable. `results`, `reflections`: what is stored of the group. `emit`
-    stores more. `progress`: finds and saves partial attempts.
+    `plan`: the group's plan. `handed`: the stored attempts of the plan. `seed` makes sampling and
+    `random` repeatable. `results`, `reflections`: those of the group that are stored already.
+    `emit` stores more. `progress`: finds and saves partial attempts.
 
     `working`: the tasks in which verbs are in progress. `widest`: the largest `running` so far.
     `idle_since`: when a verb was last in progress, in seconds of time.monotonic. `broken`: the
-    error, of the engine or the store, that ends the group. `ended`: whether verbs are refused.
+    error of the engine or the store that ends the group. `ended`: whether verbs are refused.
     """
 
     task: Task
@@ -179,8 +180,8 @@ class Exploration:
     ) -> ReflectionRecord:
         """Asks the policy a question, and stores the answer under `name`. `of`: the slot of the
         attempt in question. `schema`: a JSON schema that constrains the answer. `read`: finds the
-        verdict in the answer. Raises EpisodeError if the engine fails, or if the answer cannot be
-        recorded or is too large to be stored."""
+        verdict in the text of the answer. Raises EpisodeError if the engine fails, or if the answer
+        cannot be recorded or is too large to be stored."""
         name, of = _text("name", name), self._slot(of, least=-1)
         check_reflection_name(name)
         system, user = (_text("question", part) for part in question)

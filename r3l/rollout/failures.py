@@ -33,8 +33,8 @@ class FirstFailures:
 
 
 def record_failed(error: Exception) -> RecordFailed:
-    """Turns an error in the making of a record into the failure of the attempt or the answer, with
-    its traceback. Its cause is record_RecordError, record_IndexError and so on."""
+    """Turns an error that was raised while making a record into the failure of the attempt or the
+    answer, with its traceback. Its cause is record_RecordError, record_IndexError and so on."""
     return RecordFailed(
         f"it cannot be recorded: {describe_error(error)}",
         cause=f"record_{type(error).__name__}",

@@ -32,10 +32,10 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Runs an algorithm's `explore`. Returns one result per slot of the plan, in their order.
 
-    If `explore` raises, waits for something else than a verb for `stall_s` seconds or leaves slots
-    out, these slots fail, and `x.on_failure` is called. Errors of the engine and the store, such as
-    EngineDead and LeaseLost, end the group and are raised, even if `explore` catches them. No other
-    error is raised. Work that `explore` leaves behind is ended.
+    If `explore` raises, waits for `stall_s` seconds for something other than a verb, or leaves
+    slots out, these slots fail, and `x.on_failure` is called. Errors of the engine and the store,
+    such as EngineDead and LeaseLost, end the group and are raised, even if `explore` catches them.
+    No other error is raised. Work that `explore` leaves behind is ended.
     """
     failure = await _failure_of(explore, x, stall_s)
     if x.broken is not None:

@@ -61,7 +61,7 @@ class ScoringPolicy(Policy, Protocol):
 
 @dataclass(frozen=True)
 class WatchedPolicy:
-    """A policy that samples within a context, which sees its errors."""
+    """A policy that samples inside a context manager, which sees the errors of sampling."""
 
     policy: Policy
     context: Callable[[], AbstractContextManager[None]]

@@ -55,7 +55,7 @@ class Prompts:
         return self.texts[f"{kind}_system"], user
 
     def guidance(self, reflection: Reflection, text: GuidanceText = "report") -> str:
-        """Returns what the policy reads of a reflection while it retries."""
+        """Returns the text of a reflection that the policy reads while it retries."""
         fields = asdict(reflection)
         report = json.dumps(fields, ensure_ascii=False)
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}

@@ -2,8 +2,8 @@
 
     env.right_answers() ─► tokens of each answer, with the end of turn ─► Σ exp(Σ log-probability)
 
-The engine that plays the attempts also computes the probabilities. So they are those of the policy
-that is evaluated, in the number format in which it is sampled, and no second copy of the model is
+The engine that plays the attempts also computes the probabilities. So they belong to exactly the
+policy that is evaluated, in the number format of its sampling, and no second copy of the model is
 needed.
 """
 
@@ -78,9 +78,9 @@ async def answer_probability(
 def responses(chat: ChatFormat, answers: Sequence[str], limit: int) -> list[tuple[int, ...]]:
     """Returns the responses of at most `limit` tokens whose text is one of `answers`, each once.
 
-    An answer is encoded as the tokenizer does it; the policy could also say it in other tokens.
-    Leaves out answers that the tokenizer cannot write. A response of `limit` tokens is cut off
-    before its end of turn.
+    Each answer has the tokens that the tokenizer gives it, although the policy could also write it
+    in other tokens. Leaves out answers that the tokenizer cannot write. A response of `limit`
+    tokens is cut off before its end of turn.
     """
     found = dict[tuple[int, ...], None]()
     for answer in answers:
@@ -110,6 +110,6 @@ async def listed_answers(env: Playable) -> list[str]:
 def without_answers(task: Task) -> UserError:
     """Returns the error of `eval.exact` for a task without listed answers."""
     return UserError(
-        f"eval.exact=true: env {task.env} lists no right answers of task {task.task_id}, as none "
-        "of its responses decides an attempt or too many would be right; leave eval.exact out"
+        f"eval.exact=true: env {task.env} lists no right answers of task {task.task_id}: no single "
+        "response decides an attempt, or too many would be right; leave eval.exact out"
     )

@@ -20,10 +20,10 @@ HOUR_S = 3600.0
 class Usage:
     """What a process has used since its start.
 
-    `sampled`, `read`, `trained`: tokens. `read`: given to engines as prompts, also those in a
-    prefix cache. `trained`: of the rows of all steps, prompts included. `cpu_s`: CPU time, with
-    that of the processes that it started. `gpu_s`: its GPUs, each for as long as it ran. `wall_s`:
-    of a learner, how long it ran.
+    `sampled`, `read`, `trained`: tokens. `read`: given to engines as prompts, including those found
+    in a prefix cache. `trained`: in the rows of all steps, prompts included. `cpu_s`: CPU time,
+    including that of processes that it started. `gpu_s`: seconds that it ran, times the number of
+    its GPUs. `wall_s`: how long a learner ran; 0 for other processes.
     """
 
     sampled: float = 0.0
@@ -102,7 +102,7 @@ def metrics(used: Usage, cost: CostConfig) -> dict[str, float]:
 
 
 def of_metrics(values: Mapping[str, float]) -> Usage:
-    """Returns the usage that `metrics` wrote; 0 for what it lacks."""
+    """Returns the usage that `metrics` wrote; 0 for values that are missing."""
     return Usage(
         sampled=values.get("bill/sampled_tokens", 0.0),
         read=values.get("bill/read_tokens", 0.0),

@@ -81,7 +81,7 @@ def model_card(run: RunFolder, step: int) -> str:
 
 def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequence[float]) -> str:
     """Returns the card of exported traces. `run`: None if only its store is known. `counts`:
-    numbers of sessions by their kind. `rewards`: those of the sessions. Raises UserError."""
+    numbers of sessions by their kind. `rewards`: the rewards of the sessions. Raises UserError."""
     facts: list[tuple[str, object]] = [(name, count) for name, count in counts.items() if count]
     low, high = min(rewards), max(rewards)
     facts.append(("reward", f"mean {fmean(rewards):.3g}, from {low:.3g} to {high:.3g}"))
@@ -109,7 +109,8 @@ def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequenc
 
 
 def base_model(model: str) -> tuple[str, str]:
-    """Returns a model's name on the hub, or "", and how a card names it. `model`: the setting."""
+    """Returns a model's name on the hub ("" if it has none), and the words that name it in a card.
+    `model`: the setting."""
     if found := _IN_CACHE.fullmatch(model):
         name = f"{found[1]}/{found[2]}"
         return name, f"{name} at {found[3]}"
@@ -176,8 +177,8 @@ def _settings(run: RunFolder, config: RunConfig) -> list[str]:
 
 
 def may_be_published(key: str, value: Any) -> bool:
-    """Whether a card may show a setting: numbers, words of the settings that have words alone, and
-    names of data sets on the hub."""
+    """Whether a card may show a setting. It may show numbers, words in those settings that hold
+    only words, and names of data sets on the hub."""
     if not _SETTING.fullmatch(key):
         return False
     values = value if isinstance(value, list | tuple) else [value]

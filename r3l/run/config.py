@@ -63,7 +63,7 @@ class RunConfig(Section):
 
     def for_evaluation(self, temperature: float | None = None) -> Self:
         """Returns a copy of these settings with the sampling temperature of an evaluation. Without
-        `temperature`, takes that of its first part."""
+        `temperature`, uses the temperature of the evaluation's first part."""
         chosen = self.eval.main_temperature if temperature is None else temperature
         actor = self.actor.model_copy(update={"temperature": chosen})
         return self.model_copy(update={"actor": actor})

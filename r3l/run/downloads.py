@@ -1,4 +1,4 @@
-"""Downloads what a command needs of Hugging Face's hub, after one line of consent.
+"""Downloads what a command needs from Hugging Face's hub, once the user has consented.
 
 work ─► NotDownloaded ─► the hub lists the files ─► consent ─► download ─► work again
 """
@@ -23,10 +23,10 @@ T = TypeVar("T")
 def with_downloads(
     work: Callable[[], T], *, yes: bool, trained: bool = True, dry_run: bool = False
 ) -> T:
-    """Returns the result of `work`. Downloads each model and data set that it lacks, and then calls
-    it again. `yes`: consents. `trained`: whether a model must be fit for the learner. `dry_run`:
-    nothing is downloaded, whatever `yes` says. Raises UserError without consent, or if a download
-    fails."""
+    """Returns the result of `work`. If a model or data set is missing, downloads it and calls
+    `work` again. `yes`: the user has consented. `trained`: whether a model must be fit for the
+    learner. `dry_run`: nothing is downloaded, whatever `yes` says. Raises UserError without
+    consent, or if a download fails."""
     got = set[str]()
     while True:
         try:

@@ -1,7 +1,7 @@
 """Names the parts of an evaluation, the same for actors, the learner and `r3l-eval`.
 
-A tag names the tasks of an evaluation in the buffer. A seed makes an attempt's noise: two policies
-that play the same task draw with the same random numbers.
+A tag names the tasks of an evaluation in the buffer. A seed determines the random numbers of an
+attempt: two policies that play the same task sample with the same ones.
 """
 
 import zlib

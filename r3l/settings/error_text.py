@@ -149,7 +149,7 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
 
 def setting_called(name: str, root: type[BaseModel]) -> str:
     """Returns the key of the setting that the user, or another system, calls `name`; "" if there is
-    none, or if several sections have it. An option's dashes are ignored."""
+    none, or if several sections have one. Ignores the dashes of an option."""
     word = name.strip("-").lower().replace("-", "_")
     keys = set(all_keys(root))
     sections = {key.rpartition(".")[0] for key in keys}

@@ -55,8 +55,8 @@ class Section(BaseModel):
 
 
 def without_words(tree: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings of another library. Raises ValueError if one is a word such as `no`, which
-    the library would take for true. YAML 1.2 reads such a word as text."""
+    """Returns settings of another library. Raises ValueError if one is a word such as `no`: YAML
+    1.2 reads it as text, which the library would take for true."""
     for key, value in flat_settings(tree).items():
         if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
             raise ValueError(f"{key} is the text {value!r}; write true or false")

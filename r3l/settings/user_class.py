@@ -81,8 +81,8 @@ def module(what: str, path: Path) -> object:
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
     """Turns whatever a user's code raises, even SystemExit, into a UserError that begins with
-    `what` and ends with the file and line of the user's own code. A UserError keeps its words and
-    gets the file and line. Does not change KeyboardInterrupt."""
+    `what` and ends with the file and line of the user's own code. A UserError keeps its text,
+    followed by the file and line. Does not change KeyboardInterrupt."""
     try:
         yield
     except KeyboardInterrupt:

@@ -30,7 +30,7 @@ Cut = Callable[[Sequence[Row]], Iterable[list[Row]]]
 
 
 class Found(NamedTuple):
-    """What one micro-batch tells of its masked tokens: float32 [M], float32 [M], int32 [M, k],
+    """What one micro-batch gives for its masked tokens: float32 [M], float32 [M], int32 [M, k],
     float32 [M, k]."""
 
     logprobs_M: Float32
@@ -47,8 +47,8 @@ class _Asked(Row):
 
 
 class Answers:
-    """The answers of queries. `keep` puts in what was found for some rows of a pass, which need not
-    have been computed by this process."""
+    """The answers of queries. `keep` adds what was found for some rows of a pass; another process
+    may have computed it."""
 
     def __init__(
         self, queries: Sequence[Query], held: Collection[Weights], vocabulary: int | None
@@ -76,7 +76,7 @@ class Answers:
                 self.keep(own, found_in(own, score(weights, collate(own, device), top)))
 
     def keep(self, rows: Sequence[Row], found: Found) -> None:
-        """Puts in what was found for some rows of a pass, in their order."""
+        """Adds what was found for some rows of a pass, in the order of these rows."""
         end = 0
         for row in rows:
             assert isinstance(row, _Asked)

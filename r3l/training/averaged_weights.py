@@ -13,7 +13,7 @@ DECAY = 0.999
 
 class AveragedWeights:
     """Averages parameters exponentially, in float32: mean ← decay · mean + (1 − decay) · weights
-    after each step. It begins with the weights as they are. Frozen parameters are left out."""
+    after each step. The average begins with the present weights. Frozen parameters are left out."""
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], decay: float = DECAY) -> None:
         self.decay = decay

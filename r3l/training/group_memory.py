@@ -2,7 +2,7 @@
 
 facts(task) ─► Algorithm.plan ─► explore ─► keep(group) ─► batch([group, …]) ─► rows
 
-fill(algorithm, tasks, explore, count) ─► groups, until so many are admitted ─► their batch
+fill(algorithm, tasks, explore, count) ─► groups, until `count` are admitted ─► their batch
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class Memory:
         self.gains: list[GroupGain] = []
 
     def facts(self, task_id: str, epoch: int | None = None) -> LeaseFacts:
-        """Returns the facts of a group that is about to be explored. `epoch`: by default the number
-        of groups of the task that are kept."""
+        """Returns the facts of a group that is about to be explored. `epoch`: by default, the
+        number of stored groups of the task."""
         return LeaseFacts(
             task_id,
             len(self.groups[task_id]) if epoch is None else epoch,
@@ -107,9 +107,10 @@ class Memory:
         *,
         rounds: int = ROUNDS,
     ) -> Filled:
-        """Explores groups of the next tasks, several at the same time, until `algorithm` admits
-        `count` of them. Replaces refused groups, and groups without an attempt. The batch has fewer
-        groups if the tasks run out, or if `count` is not reached after `rounds` rounds."""
+        """Explores groups of the next tasks, several at the same time, until `algorithm` has
+        admitted `count` of them. Replaces refused groups, and groups without an attempt. The batch
+        has fewer groups if the tasks run out, or if `count` is not reached after `rounds`
+        rounds."""
         admitted, refused = list[Group](), list[Group]()
         for _ in range(rounds):
             some = [*islice(tasks, count - len(admitted))]

@@ -82,9 +82,9 @@ class LocalPolicy:
 
     `model`: "builtin", "smollm2", a model folder, or a transformers model with its ChatFormat.
     `device`: for a folder; by default a GPU if there is one. `context_length`: the most tokens of a
-    context, by default as many as the model reads. After changing the weights in another
-    way than by `load`, increase `version`, so that nothing computed with the old weights is used.
-    The tables `tokens` and `slots` [ROWS, context] belong to the rows. Raises UserError.
+    context, by default as many as the model reads. If you change the weights other than by `load`,
+    increase `version`, so that nothing computed with the old weights is used. The tables `tokens`
+    and `slots` [ROWS, context] belong to the rows. Raises UserError.
     """
 
     def __init__(

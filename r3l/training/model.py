@@ -91,9 +91,9 @@ class PolicyModule(nn.Module):
 
 
 class LogitsModule(nn.Module):
-    """Wraps any module that maps token ids [B, T] to logits [B, T, V], or to an object that has
-    them as `logits`. It must be causal: the logits at t depend on the tokens up to t, and predict
-    token t + 1. Computes the logits at all positions."""
+    """Wraps any module that maps token ids [B, T] to logits [B, T, V], or to an object with such
+    `logits`. It must be causal: the logits at t depend on the tokens up to t, and predict token t +
+    1. Computes the logits at all positions."""
 
     pack: Pack = "rows"
 
@@ -112,7 +112,7 @@ class LogitsModule(nn.Module):
             got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV)
             raise UserError(
                 f"model: maps token ids of shape {tuple(ids_BT.shape)} to {got}; it must return "
-                "logits of this shape and one dimension more, the vocabulary"
+                "logits of this shape with the vocabulary as one more dimension"
             )
         # One position more than selected, as PolicyModule has.
         before_BT = select_BT.roll(-1, dims=1)
@@ -125,9 +125,9 @@ class LogitsModule(nn.Module):
 
 
 def in_rows(select_BT: Tensor, scores_K: Scores, place: Tensor) -> Scores:
-    """Puts the scores of nodes at the positions that were selected. Skips the first score, which
-    belongs to no position. `place`: for each selected position, the index of its score among the
-    others."""
+    """Puts the scores of nodes at the selected positions. Skips the first score, which belongs to
+    no position. `place`: for each selected position, the index of its score among the remaining
+    ones."""
     logprobs_K, *others_K = scores_K
     blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
     # On a CPU, the gradient of x[indices] is added up in any order, by several threads.
@@ -237,11 +237,11 @@ def load_whole(folder: Path, dtype: torch.dtype, called: str, **more: Any) -> An
 
 
 def check_loaded(found: Mapping[str, Any], called: str) -> None:
-    """Raises UserError if a parameter got random numbers, since the folder lacks it or has it in
-    another shape. `found`: what transformers says of loading."""
+    """Raises UserError if loading gave a parameter random numbers, because the folder lacks it or
+    has it in another shape. `found`: what transformers reports about loading."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"{called}: {name} has the shape {list(stored)}, but by config.json {list(wanted)}; "
+            f"{called}: {name} has the shape {list(stored)}, but config.json says {list(wanted)}; "
             "copy config.json and weights from the same place"
         )
     if missing := sorted(found["missing_keys"]):
@@ -252,9 +252,10 @@ def check_loaded(found: Mapping[str, Any], called: str) -> None:
 
 
 def align(lm: nn.Module) -> None:
-    """Moves a CPU's parameters to multiples of ALIGNMENT. The last bits of a product with a single
-    row depend on where the weights begin, and transformers leaves them where they are in the file.
-    In a checkpoint that is another place than in the model that a run started with."""
+    """Moves parameters on the CPU to addresses that are multiples of ALIGNMENT. The last bits of a
+    product with a single row depend on the address of the weights, which transformers takes from
+    their place in the file. This place differs between a checkpoint and the model that the run
+    started with."""
     for weights in () if torch.cuda.is_available() else lm.parameters():
         if weights.data_ptr() % ALIGNMENT:
             weights.data = weights.data.clone()

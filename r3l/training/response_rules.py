@@ -1,4 +1,4 @@
-"""What ends a response before its end token, and what its tokens must form.
+"""Rules of responses: texts that end a response early, and grammars that it must follow.
 
 stop texts     the response ends with the token that completes one of them
 grammar        only tokens that continue a fitting text are drawn (the library xgrammar); it is that

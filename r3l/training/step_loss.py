@@ -79,8 +79,8 @@ def step_loss(
     pack: Pack,
     gradients: PartGradients | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Returns (a micro-batch's loss, sums for metrics). `gradients`: collects those of the parts.
-    Raises UserError if `loss` does not return named scalars."""
+    """Returns (a micro-batch's loss, sums for metrics). `gradients`: collects the gradients of the
+    parts. Raises UserError if `loss` does not return named scalars."""
     logprobs_BT, entropy_BT = forward(micro.nodes, micro.mask_BT, micro.temperatures_B)
     # Even if no token is selected, a poisoned loss must reach the weights.
     total = 0.0 * logprobs_BT.sum()

@@ -187,7 +187,7 @@ def default_device() -> str:
 
 @torch.no_grad()
 def load_weights(lm: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into a module. Raises UserError unless names and shapes are those of its
+    """Copies weights into a module. Raises UserError unless names and shapes match its
     parameters."""
     named = dict(lm.named_parameters())
     unlike = sorted(named.keys() ^ weights.keys())

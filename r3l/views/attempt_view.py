@@ -55,13 +55,14 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record, forbid_unknown_fields=False):
-    """A slot and its attempt, if any. `of`: the slot that it retries, or -1; `base`: the same, or
-    the own slot. `origin`: the step of another group's attempt from which it started. `source`:
-    where an imported attempt comes from. `length`: tokens of the whole sequence. `generated`:
-    tokens sampled for this attempt. `seconds`: sampling time of the attempt's own steps.
-    `reflection`: the one that advised it, or that led to no attempt.
+    """A slot and its attempt, if any. `of`: the slot that it retries, or -1. `base`: the same; if
+    it is no retry, its own slot. `origin`: the step of another group's attempt from which it
+    started. `source`: where an imported attempt comes from. `length`: tokens of the whole sequence.
+    `generated`: tokens sampled for this attempt. `seconds`: sampling time of the attempt's own
+    steps. `reflection`: the one that advised it, or that led to no attempt.
 
-    Evaluations store it; fields of their versions that are unknown here are ignored.
+    Evaluations store it. Fields from another version of r3l that this version does not know are
+    ignored.
     """
 
     role: Role
@@ -136,7 +137,7 @@ def view(result: SlotResult, reflection: ReflectionRecord | None = None) -> Atte
 
 def views(group: Group) -> list[AttemptView]:
     """Returns the group's results, in the order of the slots, with the reflections behind them. A
-    retry that was not played has the first reflection on its attempt that led to no retry."""
+    retry that was not played gets the first reflection on its attempt that led to no retry."""
     ordered = sorted(group.results, key=lambda result: result.slot)
     named = {thought.name: thought for thought in group.reflections}
     left = dict(named)

@@ -4,7 +4,7 @@ opens them (huggingface.co/docs/hub/session-traces-format): a header, then messa
     {"type": "session", "harness": "r3l", "id": "g0000000042-1", "name": "…", "reward": 1.0, …}
     {"type": "message", "message": {"role": "user", "content": "…"}}
 
-The viewer ignores the header's further fields. They say what `FIELDS` lists.
+`FIELDS` lists the header's further fields, which the viewer ignores.
 """
 
 import json
@@ -90,8 +90,8 @@ class Session:
 def sessions_of(
     group: Group, left: Counter[str] | None = None
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yields (id, lines) of each attempt of a group, one for each conversation of an agent's.
-    Counts in `left` what the format cannot hold, by cause."""
+    """Yields (id, lines) for each attempt of a group; for an agent's attempt, one for each of its
+    conversations. Counts in `left`, by cause, what the format cannot hold."""
     left = Counter() if left is None else left
     for attempt in views(group):
         if attempt.reward is None:
@@ -233,7 +233,7 @@ def read_sessions(place: Path) -> Iterator[Session]:
 
 
 def session_at(place: Place) -> Session:
-    """Reads again a session of `read_sessions`, by its place. Raises UserError."""
+    """Reads a session of `read_sessions` again, at its place. Raises UserError."""
     session = next(_sessions(place), None)
     if session is None:
         raise UserError(f"{place}: the file was changed while it was read; give it again")
@@ -289,8 +289,8 @@ def _lines(first: Place) -> Iterator[tuple[Place, str]]:
 
 
 def demonstration(session: Session) -> dict[str, Any] | None:
-    """Returns a session as a row of conversations to learn from, up to its last reply. None if it
-    has no reply that says or calls anything, or if its reward is 0 or less."""
+    """Returns a session as a row of conversations to learn from, up to its last reply. Returns None
+    if no reply says or calls anything, or if the reward is 0 or less."""
     replies = [
         n
         for n, message in enumerate(session.messages)
@@ -360,8 +360,8 @@ def _read(where: Place, message: Any) -> dict[str, Any]:
 
 
 def plain_messages(session: Session) -> tuple[Sequence[Mapping[str, str]], str]:
-    """Returns a session's messages and "" if each is only a role and a text. Otherwise returns ()
-    and the reason."""
+    """Returns a session's messages and "" if each message has only a role and a text. Otherwise
+    returns () and the reason."""
     for message in session.messages:
         if "tool_calls" in message or message["role"] == "tool":
             return (), "tool calls"

@@ -46,8 +46,8 @@ class TapedCall(Record):
     the reply's length. `conversation`: the number of the conversation with the reply, -1 if not
     recorded. `read`: how many tokens precede the reply in its conversation. `trained`: whether the
     reply is trained; `untrained`: if not, why: a key of UNTRAINED, or "" if not recorded. `stop`:
-    the stop text that ended the reply. `missed`: the beginning of the free reply that did not fit
-    the request, so that a grammar shaped the reply.
+    the stop text that ended the reply. `missed`: if a grammar shaped the reply, the beginning of
+    the free reply, which did not fit the request.
 
     `model`: "" for the policy. Calls to other models and MCP servers are at the end of the tape.
     Their `messages` and `reply` have the bodies of the request and the answer, cut if long. Their
@@ -114,7 +114,7 @@ def messages_of(calls: Sequence[TapedCall], number: int) -> list[dict[str, Any]]
 def first_difference(
     expected: Sequence[TapedCall], got: Sequence[TapedCall], ignore: Sequence[str] = ()
 ) -> str:
-    """Describes the first difference between two tapes; "" if there is none. `ignore`: patterns of
+    """Describes the first difference between two tapes; "" if there is none. `ignore`: patterns for
     text that may differ."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one is None or other is None:

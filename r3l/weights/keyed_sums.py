@@ -1,7 +1,7 @@
 """Keyed checksums of messages with weights, for links that are not encrypted.
 
-Who does not know the key can read a message, but cannot change it without being noticed. The key
-travels only over an encrypted connection.
+Without the key, one can read a message, but not change it unnoticed. The key travels only over an
+encrypted connection.
 """
 
 import hmac

@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """The number of chunks. All have CHUNK_BYTES, except that the last may be shorter."""
+        """The number of chunks. Each has CHUNK_BYTES, but the last may be shorter."""
         return -(-self.total_bytes // CHUNK_BYTES)
 
     @property
@@ -154,7 +154,7 @@ def digest_of(fingerprint: str) -> str:
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """Whether two fingerprints can belong to the same weights. Compares the
-    hashes, and the digests if both have one."""
+    """Whether two fingerprints can belong to the same weights. Compares their hashes, and their
+    digests if both have one."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

@@ -34,7 +34,7 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 @dataclass(frozen=True)
 class Patch:
     """Turns version `base` of a chunk into version `version`. `width`: bytes of an element.
-    `changed`: number of changed elements. `checksum`: that of the patched chunk."""
+    `changed`: number of changed elements. `checksum`: the checksum of the patched chunk."""
 
     base: int
     version: int

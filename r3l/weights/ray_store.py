@@ -3,9 +3,9 @@
     learner ── object a chunk ─► store of its node ─► store of another node ─► its engines
         └── references ─► Registry (an actor of Ray) ── references ──────────────┘
 
-An object is what a subscriber with the version before needs: a patch, or the whole chunk. It begins
-with a keyed checksum (r3l.weights.keyed_sums), if there is a key. Ray itself neither encrypts nor
-checks what its nodes send each other.
+An object is what a subscriber with the previous version needs: a patch, or the whole chunk. It
+begins with a keyed checksum (r3l.weights.keyed_sums), if there is a key. Ray itself neither
+encrypts nor checks what its nodes send each other.
 """
 
 from collections import deque
@@ -56,7 +56,7 @@ class RayStore:
         self._held: deque[list[Any]] = deque(maxlen=KEPT)  # or Ray would remove the objects
 
     def hand_out(self, manifest: Manifest, chunks: Sequence[Chunk]) -> None:
-        """Puts a version into the store. Any failure of Ray is raised as it is."""
+        """Puts a version into the store. Lets through any error that Ray raises."""
         ray = connect()
         if self._registry is None:
             self._registry = self._start_registry(ray)

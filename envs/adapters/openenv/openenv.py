@@ -34,15 +34,14 @@ _known = set[str]()
 class OpenEnv:
     """A session of the server at `url`.
 
-    `prompt`: what the system prompt says of the task; `reset`: further arguments of each reset;
+    `prompt`: what the system prompt says about the task; `reset`: further arguments of each reset;
     `splits`: the server's splits of tasks, keyed by r3l's, such as {train: train, eval: test};
     `max_steps`: step limit; `max_response_tokens`: token limit of a response; `success_threshold`:
     total reward of a full success; `sessions`: number of sessions in each of the `env.workers`
-    processes; in a process, one session at a time may call the server; `timeout_s`: time limit of a
-    call. Keep `timeout_s` below env.step_s, so that a silent server fails one attempt and not the
-    worker. `deterministic`: as in EnvSpec; `check_observations`: whether observations must fit the
-    server's schema; `feedback`: fields of the server's state that are the closing remark of an
-    attempt.
+    processes, of which one at a time may call the server; `timeout_s`: time limit of a call. Keep
+    `timeout_s` below env.step_s, so that a silent server fails one attempt and not the worker.
+    `deterministic`: as in EnvSpec; `check_observations`: whether observations must fit the server's
+    schema; `feedback`: fields of the server's state that become the closing remark of an attempt.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class OpenEnv:
         if not isinstance(self.given, dict):
             raise UserError(f"env option reset is {reset!r:.80}; it must be arguments by name")
         if "seed" in self.given:
-            raise UserError("env option reset: seed is that of each task; leave it out")
+            raise UserError("env option reset: every task has its own seed; leave seed out")
         number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
         if not number or not 0 < timeout_s < math.inf:
             raise UserError(f"env option timeout_s is {timeout_s!r:.80}; write seconds above 0")

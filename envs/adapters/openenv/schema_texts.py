@@ -1,7 +1,8 @@
 """Puts the typed actions and observations of an OpenEnv environment into text, by its JSON schemas.
 
-An action that is one text field is that text, and one number or other value is its JSON. Any other
-action is a JSON object. An observation is the text of its only field, or a JSON object.
+An action that needs a single field is written as the value of that field: text as it is, any other
+value as JSON. Any other action is a JSON object. An observation is the text of its only field, or a
+JSON object.
 """
 
 import json
@@ -23,8 +24,8 @@ TOOL_EXAMPLE = '{"tool_name": "…", "arguments": {…}}'
 class ActionTexts:
     """How a policy writes actions of the JSON schema `schema`, or calls of `tools`.
 
-    Fields with a fixed value are filled in. `field`: the field whose value alone is an action; ""
-    if an action needs several, or calls a tool.
+    Fields with a fixed value are filled in. `field`: the field whose value alone can be an action;
+    "" if an action needs several fields or calls a tool.
     """
 
     def __init__(self, schema: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -41,7 +42,7 @@ class ActionTexts:
 
     @property
     def rule(self) -> str:
-        """What the system prompt says of an action."""
+        """What the system prompt says about actions."""
         if self.tools:
             return f"Tools: {as_json(self.tools)}"
         known = {name: _untitled(field) for name, field in self.fields.items()}
@@ -74,7 +75,7 @@ class ActionTexts:
         return as_json({name: _example(self.fields[name]) for name in self.required or self.fields})
 
     def read(self, text: str) -> dict[str, Any] | None:
-        """Returns the action that a text says. Returns None if it says none."""
+        """Returns the action that a text contains, or None if it contains none."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -114,8 +115,8 @@ class ObservationTexts:
 
     def misfit(self, call: str, data: Mapping[str, Any]) -> str:
         """Returns how the observation in an answer differs from the server's schema; "" if it fits.
-        Further fields are allowed. Metadata alone fits: OpenEnv's own environments answer a reset
-        with it."""
+        Further fields are allowed. An observation with only metadata fits, because OpenEnv's own
+        environments answer a reset in this way."""
         seen = data["observation"]
         if call not in self.validators or set(seen) <= {"metadata"}:
             return ""
@@ -145,7 +146,8 @@ EMPTY: tuple[Any, ...] = (None, "", {}, [])
 
 
 def plain_type(field: object, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a field's schema without references to `root`, and without an alternative of null."""
+    """Returns a field's schema with its references to `root` resolved and an alternative of null
+    removed."""
     for _ in range(DEPTH):
         if not isinstance(field, dict):
             return {}

@@ -24,8 +24,8 @@ MOST_TASKS = 100_000
 
 
 def address_of(url: str) -> str:
-    """Returns a server's address in the form that all calls begin with. Raises UserError for
-    another kind of address."""
+    """Returns a server's address in the form that every URL of the server begins with. Raises
+    UserError if it is not the address of a server."""
     scheme, rest = [*url.split("://", 1), ""][:2]
     if scheme.lower() not in ("http", "https") or not rest or set("?#") & set(rest):
         raise UserError(
@@ -36,8 +36,8 @@ def address_of(url: str) -> str:
 
 def page(name: str, url: str, path: str, asked: Mapping[str, Any] | None = None) -> Any:
     """Returns the JSON that a server shows at `path`; None if it has no such page. `asked`: the
-    body of a POST. Raises UserError in one line if it does not answer in PAGE_S, answers with an
-    error, or answers with something other than JSON."""
+    body of a POST. Raises UserError in one line if the server does not answer within PAGE_S, or
+    answers with an error or something other than JSON."""
     with ThreadPoolExecutor(1) as thread:  # this thread may have an event loop of its own
         text = thread.submit(asyncio.run, _fetch(name, url, path, asked)).result()
     if text is None:
@@ -85,8 +85,8 @@ async def _whole(name: str, path: str, answer: httpx.Response) -> bytes:
 
 
 def schemas_of(name: str, url: str) -> dict[str, dict[str, Any]]:
-    """Returns the JSON schemas of a server by their names. Raises UserError unless they have those
-    of an action, an observation and a state, as openenv 0.3 and later do."""
+    """Returns the JSON schemas of a server, keyed by name. Raises UserError unless there is one
+    each for actions, observations and states, as in openenv 0.3 and later."""
     found = page(name, url, "/schema")
     if found is None:
         raise _none(name, "/schema", "is missing")
@@ -100,7 +100,7 @@ def schemas_of(name: str, url: str) -> dict[str, dict[str, Any]]:
 
 
 def description_of(name: str, url: str) -> str:
-    """Returns what a server says of its task; "" if it says nothing of its own."""
+    """Returns the server's description of its task; "" if it has none of its own."""
     said = page(name, url, "/metadata")
     said = said if isinstance(said, dict) else {}
     title, text = (str(said.get(key) or "") for key in ("name", "description"))

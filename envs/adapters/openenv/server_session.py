@@ -5,7 +5,7 @@
     ─►  {"type": "state", "data": {…}}        {"type": "error", "data": {"code": …, "message": …}}
 
 A lost connection loses the attempt, since the server then ends its environment. The next reset
-opens a new one, and waits for a server that is full or away. A late answer is never read: its
+opens a new connection, and waits if the server is full or away. A late answer is never read: its
 connection is closed.
 """
 
@@ -64,8 +64,8 @@ class OpenEnvSession:
     def ask(
         self, call: Call, data: dict[str, Any] | None = None, refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns the server's answer, or an error whose code is in `refusals`. Raises
-        EnvironmentFailed for all else, and then the session is closed."""
+        """Returns the server's answer, or an error whose code is in `refusals`. For any other
+        error, closes the session and raises EnvironmentFailed."""
         if self.socket is None:
             raise self.failed(call, "lost", "the session has ended; an attempt begins with a reset")
         self._check_nothing_waits(call)

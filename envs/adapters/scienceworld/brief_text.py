@@ -1,7 +1,7 @@
 """Shortens prompts and observations for small policies, which learn the missing parts in a warm-up.
 
 `brief` removes articles, and the words "a substance called". It removes the agent and the air,
-which are in every room. It removes the state in which a thing begins: a room's door is open, other
+which are in every room. It removes the initial state of each thing: a room's door is open, other
 things are closed, off or empty. The words that stay keep their order.
 """
 

@@ -1,7 +1,8 @@
 """Reads from a Dockerfile what a fresh working folder needs: WORKDIR, COPY, ADD, ENV and ARG of its
 last stage.
 
-Commands (RUN) are not run. What else needs an image, such as COPY --from, is named in `needs`.
+Commands (RUN) are not run. Other instructions that need an image, such as COPY --from, are listed
+in `needs`.
 """
 
 import copy

@@ -3,8 +3,8 @@
     python harbor_play.py ASKED check    prints an error if the tasks cannot be played
 
 `ASKED` is JSON: the `agent` of Harbor, and `settings` of its trials. envs.agents.call_function
-calls `play` for each attempt. The reward is what Harbor's verifier has read; it is written to the
-file `result`, which the agent's container does not have.
+calls `play` for each attempt. The reward is the one that Harbor's verifier has read. It is written
+to the file `result`, which the agent's container cannot see.
 """
 
 from __future__ import annotations

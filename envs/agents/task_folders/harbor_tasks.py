@@ -3,7 +3,7 @@
     command: harbor:NAME     Harbor's own runner plays them, in containers
     unsandboxed: true        agent and tests are processes of this machine, which see Harbor's paths
 
-envs.agents.agent asks this module what to start, where and with what.
+This module tells envs.agents.agent what to start, where and with what.
 """
 
 import json
@@ -72,7 +72,7 @@ def _shown(task: HarborTask) -> dict[str, Any]:
 @dataclass(frozen=True)
 class HarborTasks:
     """How the tasks of a folder are played. `root`: the folder. `agent`: the name of an agent of
-    Harbor, or "" for the user's own command. `local`: without containers. `settings`: those of
+    Harbor, or "" for the user's own command. `local`: without containers. `settings`: settings of
     Harbor's trials."""
 
     root: Path
@@ -111,8 +111,9 @@ class HarborTasks:
     def opened(
         self, task: Mapping[str, Any], place: Path, environ: Mapping[str, str]
     ) -> "OpenedTask":
-        """Prepares an attempt at a task, whose own folder is `place`. `environ`: what its variables
-        are filled from. Raises EnvironmentFailed if the task is no longer as it was listed."""
+        """Prepares an attempt at a task. `place`: the attempt's own folder. `environ`: the
+        variables that fill the task's own. Raises EnvironmentFailed if the task has changed since
+        it was listed."""
         name = str(task.get("id"))
         with self.changes(name):
             if name not in self.folders:
@@ -124,7 +125,8 @@ class HarborTasks:
 
     @contextmanager
     def changes(self, name: str) -> Iterator[None]:
-        """Fails the attempt by name if its task can no longer be read."""
+        """Within the block, fails the attempt with a named cause if its task can no longer be
+        read."""
         try:
             yield
         except (UserError, OSError, ValueError, RecursionError) as error:
@@ -143,8 +145,8 @@ class HarborTasks:
 
 @dataclass(frozen=True)
 class OpenedTask:
-    """A task in an attempt, whose own folder is `place`: work (the agent's) and logs. `environ`:
-    what its variables are filled from, without secrets."""
+    """A task that is being played. `place`: the attempt's own folder, with work (the agent's) and
+    logs. `environ`: the variables that fill the task's own, without secrets."""
 
     tasks: HarborTasks
     task: HarborTask
@@ -171,7 +173,7 @@ class OpenedTask:
 
     @property
     def asked(self) -> list[Any]:
-        """What the starter's function gets besides the task."""
+        """What the starter's function gets in addition to the task."""
         if self.tasks.local:
             return []
         given = {"folder": str(self.task.folder), "agent": self.tasks.agent}
@@ -246,7 +248,7 @@ class OpenedTask:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Returns the folders in which Git keeps what was once in a folder, such as solutions."""
+    """Returns the folders in which Git keeps earlier contents of a folder, such as solutions."""
     found = []
     for git in (outer / ".git" for outer in (folder, *folder.parents)):
         with suppress(OSError, ValueError):
@@ -278,7 +280,7 @@ def harbor_tasks(
     others: Mapping[str, object],
 ) -> HarborTasks | None:
     """Returns how the tasks of a folder are played; None if `tasks` is not a folder. `others`:
-    options of the agent that such tasks leave no room for. Raises UserError, before anything
+    options of the agent that cannot be combined with such tasks. Raises UserError, before anything
     starts."""
     if not is_folder(tasks):
         if unsandboxed or settings or command.startswith(RUNNER):
@@ -304,15 +306,17 @@ def _played(tasks: str, command: str, python: str, unsandboxed: bool, settings: 
         raise UserError(f"{what}: command {RUNNER} names no agent; write {RUNNER}NAME")
     if not own and not unsandboxed:
         raise UserError(
-            f"{what}: their tests would run as your user, and so would the agent; unsandboxed=true "
-            f"allows it, or command={RUNNER}NAME plays them in containers with Harbor's runner"
+            f"{what}: their tests would run as your user, and so would the agent; allow that with "
+            f"unsandboxed=true, or play them in Harbor's containers with command={RUNNER}NAME"
         )
     if unsandboxed and own and command not in (ORACLE, NOTHING):
         raise UserError(
             f"{what}: command {command} needs Harbor's containers; leave unsandboxed out"
         )
     if unsandboxed and settings != NO_SETTINGS:
-        raise UserError(f"{what}: harbor is for Harbor's runner; leave out one of the two")
+        raise UserError(
+            f"{what}: harbor is only for Harbor's runner; leave out harbor or unsandboxed"
+        )
     if is_url(command):
         raise UserError(
             f"{what}: command {command}: a server does not see a task's files; name a program or a "
@@ -334,8 +338,8 @@ def _check_local(what: str, tasks: Sequence[HarborTask]) -> None:
     ended = run_command(f"tasks: {PRIVATE_VIEW}", [sys.executable, str(PRIVATE_VIEW)])
     if ended.returncode:
         raise UserError(
-            f"{what}: this machine gives users no mount namespaces ({last_error(ended)}), so "
-            f"Harbor's paths such as /app cannot be shown; play them with command={RUNNER}NAME"
+            f"{what}: users of this machine cannot make mount namespaces ({last_error(ended)}), so "
+            f"Harbor's paths such as /app are missing; play the tasks with command={RUNNER}NAME"
         )
     for task in tasks:
         if task.containers:

@@ -7,9 +7,9 @@
     /tmp                   its own, with what is there but the folders of attempts (`temporary`)
 
 `enter` changes the calling process, which must have one thread. It needs no rights, only a kernel
-that lets users make user and mount namespaces. After `lock` the mounts cannot be taken away, since
-they are those of an outer user namespace.
-This file uses only the standard library, because envs.agents.call_function loads it.
+that lets users make user and mount namespaces. After `lock`, the mounts cannot be removed, since
+they belong to an outer user namespace. This file uses only the standard library, because
+envs.agents.call_function loads it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ runs."""
 class View(TypedDict):
     """What a process sees. `root`: an empty folder, on which its root is mounted. `binds`: the path
     of a folder, and its path in the view. `copies`: the path of a folder, or "" for an empty one,
-    and the path of its copy. `hidden`: folders that are empty. `temporary`: folders that are
-    shown without the folders of attempts, the outer ones first. `folder`: the working directory."""
+    and the path of its copy. `hidden`: folders that are empty. `temporary`: folders that are shown
+    without the folders of attempts in them, outer folders first. `folder`: the working
+    directory."""
 
     root: str
     binds: list[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Runs the tests of a Harbor task, and reads the reward that they wrote: the grader of such tasks.
+"""The grader of Harbor tasks: runs a task's tests, and reads the reward that they wrote.
 
 enter the view ─► test.sh in a process ─► its end, or its time limit ─► /logs/verifier/reward.json
                                                                         or reward.txt ─► result

@@ -202,7 +202,7 @@ def _check_links(folder: Path, what: str) -> None:
             if not inside:
                 raise UserError(f"{link}, outside of the task; put the file itself there")
             if not path.exists():
-                raise UserError(f"{link}, which is nothing; correct it, or leave it out")
+                raise UserError(f"{link}, which leads nowhere; correct it, or leave it out")
         elif not path.is_dir() and not path.is_file():
             raise UserError(f"{what}: {name} is a pipe, socket or device; leave it out")
     for part in ("tests", "solution"):
@@ -214,7 +214,7 @@ def _size(folder: Path, above: tuple[Path, ...], what: str) -> int:
     """Returns the bytes of a folder, with those behind links. Raises UserError for a loop."""
     real, size = folder.resolve(), 0
     if real in above:
-        raise UserError(f"{what}: {folder} leads to a folder that it is in; leave the link out")
+        raise UserError(f"{what}: {folder} leads to a folder that contains it; remove the link")
     for path in folder.iterdir():
         is_folder = path.is_dir()
         size += _size(path, (*above, real), what) if is_folder else path.stat().st_size

@@ -2,8 +2,8 @@
 
     environment/, Dockerfile, .dockerignore ─► a plan: each path with its source ─► the folder
 
-The plan is made before anything is written. It refuses a target that is behind a link, so nothing
-is written elsewhere.
+The plan is made before anything is written. A target behind a link is refused, so nothing is
+written outside of the folder.
 """
 
 import os
@@ -25,9 +25,10 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 @dataclass
 class Plan:
-    """What a working folder gets. `folders`: their paths, with the folder whose mode they have;
-    None: a new one. `files`: files and links by their path, with the mode that a file gets; None:
-    its own. Paths are relative to the working folder, outer ones first."""
+    """What a working folder gets. `folders`: path of each folder, with the folder whose mode it
+    takes; None: a default mode. `files`: path of each file or link, with its source and the mode
+    that a file gets; None: the source's mode. Paths are relative to the working folder, outer ones
+    first."""
 
     what: str
     folders: dict[PurePosixPath, Path | None] = field(default_factory=lambda: {HERE: None})
@@ -90,8 +91,8 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def planned(task: HarborTask) -> Plan:
-    """Returns what a task's working folder gets. Without a Dockerfile: all of environment/. Raises
-    UserError if a source is missing, or a target is behind a link."""
+    """Returns what a task's working folder gets. Without a Dockerfile, that is all of environment/.
+    Raises UserError if a source is missing, or a target is behind a link."""
     plan, source = Plan(f"env agent: task {task.folder}"), task.folder / "environment"
     try:
         if task.image is None:
@@ -122,7 +123,9 @@ def _add_copy(plan: Plan, copy: Copy, source: Path, workdir: str, ignored: Ignor
         into = copy.target.endswith("/") or len(found) > 1 or to in plan.folders
         for path in found:
             if not (real := path.resolve()).is_relative_to(source):
-                raise UserError(f"{plan.what}: environment/{inner} is a link out of environment/")
+                raise UserError(
+                    f"{plan.what}: environment/{inner} is a link that leads out of environment/"
+                )
             if real.is_dir():
                 plan.add(real, to, copy.mode, ignored)
             else:

@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A named line. `raw`: thin values below it, such as those of every step."""
+    """A named line. `raw`: values that are drawn thin below it, such as the value of every step."""
 
     name: str
     points: Sequence[Point]

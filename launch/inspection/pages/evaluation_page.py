@@ -30,9 +30,10 @@ SIDES = 6
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """What the page shows. `reports`: by name, the first one first. `settings`: the evaluation's
-    settings (learner.evaluation.evaluation_folder). `panel`: the line on its tasks. `others`: the
-    attempts of the other evaluation, `other_settings` its settings; [] without one."""
+    """What the page shows. `reports`: keyed by title, the main report first. `settings`: the
+    evaluation's settings (learner.evaluation.evaluation_folder). `panel`: the line about its tasks.
+    `others`, `other_settings`: attempts and settings of the evaluation to compare with; empty if
+    there is none."""
 
     reports: Mapping[str, Report]
     attempts: Sequence[Conversation]

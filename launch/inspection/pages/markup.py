@@ -1,8 +1,8 @@
 """Writes HTML that opens without a server, a script or a network.
 
-Policies write the texts of a page, so every text is escaped: `element` escapes whatever is not
-`Html` already, and characters that cannot be seen become their codes. The page's policy allows its
-own style, and nothing else.
+Policies write the texts of a page, so every text is escaped: `element` escapes everything that is
+not already `Html`, and shows invisible characters as their codes. The page's policy allows its own
+style, and nothing else.
 """
 
 import base64
@@ -68,8 +68,8 @@ def escaped(value: object) -> Html:
 
 
 def element(name: str, *inside: object, **attributes: object) -> Html:
-    """Returns an element. Escapes what is inside and the attributes' values. `class_` is the
-    attribute `class`; in other names `_` stands for `-`."""
+    """Returns an element. Escapes its content and the values of its attributes. `class_` is the
+    attribute `class`; in other names, `_` stands for `-`."""
     named = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
         for key, value in attributes.items()
@@ -114,7 +114,7 @@ def folded(summary: str, *inside: object) -> Html:
 
 
 def long_text(text: str, kind: str = "") -> Html:
-    """Returns a text with its line breaks, cut after TEXT characters. Says so if it is cut."""
+    """Returns a text with its line breaks, cut after TEXT characters with a note."""
     if len(text) > TEXT:
         text = f"{text[:TEXT]}… ({len(text) - TEXT:,} more characters)"
     return element("div", text, class_=f"text {kind}".strip())

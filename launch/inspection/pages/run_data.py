@@ -1,4 +1,4 @@
-"""Reads what a run's page shows. What cannot be read is named, and the rest is read all the same.
+"""Reads what a run's page shows. Names whatever cannot be read, and still reads the rest.
 
 config.yaml, versions.json, machines.jsonl ─┐
 progress.jsonl, skipped.jsonl, hangs.jsonl ─┼─► RunData ─► launch.inspection.pages.run_page
@@ -50,8 +50,9 @@ class Course:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store tells. `rows`: facts of all groups, oldest first. `trained`: tasks seen in
-    training, before and after. `retries`: retries that earned more, each with its task."""
+    """What the page shows from the store. `rows`: facts of all groups, oldest first. `trained`:
+    tasks seen in training, before and after. `retries`: retries that earned more, each with its
+    task."""
 
     rows: Sequence[dict[str, Any]] = ()
     trained: Sequence[Course] = ()
@@ -78,8 +79,8 @@ class RunData:
     unread: list[str] = field(default_factory=list)
 
     def read(self, what: str, function: Callable[[], T], default: T) -> T:
-        """Returns what `function` reads. After any error, notes the cause and returns `default`:
-        a page of a damaged run shows what is left."""
+        """Returns what `function` reads. After any error, notes the cause and returns `default`, so
+        that the page of a damaged run shows what is left."""
         try:
             return function()
         except Exception as error:
@@ -110,8 +111,8 @@ def read_run(folder: RunFolder) -> RunData:
 
 def courses(first: Sequence[Conversation], last: Sequence[Conversation], when: tuple[str, str],
             most: int = PAIRS) -> list[Course]:  # fmt: skip
-    """Pairs each task's first attempts in two evaluations, and chooses `most` tasks: better, worse
-    and equal ones in turn, each in the order of their names."""
+    """Pairs the first attempts at each task in two evaluations, and chooses `most` tasks: better,
+    worse and equal ones in turn, each kind sorted by name."""
     before = {one.task_id: one for one in reversed(first) if one.steps}
     after = {one.task_id: one for one in reversed(last) if one.steps}
     found = [Course(t, before[t], after[t], when) for t in sorted(before.keys() & after.keys())]

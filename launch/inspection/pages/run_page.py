@@ -1,4 +1,4 @@
-"""Writes a run as one page: what was trained, on what, with which result, and what is not known."""
+"""Writes a run as one page: what was trained, on what, with what result, and what is unknown."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ TURNS = 8
 
 
 def course(shown: Course) -> Html:
-    """A task before and after."""
+    """Shows a task before and after training."""
     first, last = shown.when
     return element(
         "article", element("h3", f"{shown.task}: {_change(shown.change)}"),
@@ -20,7 +20,7 @@ def course(shown: Course) -> Html:
 
 
 def retry(task: str, pair: Pair) -> Html:
-    """An attempt, what was said about it, and its retry."""
+    """Shows an attempt, the reflection on it, and its retry."""
     advice = pair.reflection
     said: list[Html] = []
     if advice is not None:
@@ -38,7 +38,7 @@ def retry(task: str, pair: Pair) -> Html:
 
 
 def side(attempt: AttemptView, when: str) -> Html:
-    """One attempt: its reward, and its turns."""
+    """Shows one attempt: its reward and its turns."""
     reward = "no reward" if attempt.reward is None else f"reward {attempt.reward:.3g}"
     more = [f"fault {name}" for name in attempt.faults]
     if attempt.cause:
@@ -80,6 +80,6 @@ def _change(change: float) -> str:
 
 
 def counts(changes: Sequence[float]) -> str:
-    """Says how many of some changes are for the better."""
+    """Says how many of some changes are improvements."""
     better, worse = sum(c > 0 for c in changes), sum(c < 0 for c in changes)
     return f"{better} better, {worse} worse, {len(changes) - better - worse} the same"

@@ -66,9 +66,9 @@ class CritiqueGRPO(ReflectAndRetry):
 
 
 def one_refinement(rewards: Float64, attempts: Sequence[Trajectory]) -> Bool:
-    """Returns which attempts are kept, bool [G]: those that are not retries, except that at most
-    one failure is replaced by a refinement that earned more. Takes the best refinement, or the
-    first among equals."""
+    """Returns which attempts are kept, bool [G]: the base attempts, but at most one failure is
+    replaced by a refinement that earned more. That is the best refinement, or the first among
+    equals."""
     keep = np.array([attempt.of < 0 for attempt in attempts], dtype=np.bool_)
     bases = {attempt.slot: i for i, attempt in enumerate(attempts) if attempt.of < 0}
     better = [

@@ -37,7 +37,7 @@ class EarlyExperience(RatioAlgorithm):
         return super().rows(batch) + rows.with_gradient(rows.weigh(answers, "token"))
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the supervised loss. Measures also `loss_sft`."""
+        """Adds λ times the supervised loss. Also measures `loss_sft`."""
         supervised = losses.imitation_loss(batch)
         return super().loss(batch) | {"sft": self.sft_weight * supervised[IMITATION]}
 

@@ -4,7 +4,7 @@ tasks. It is not expert iteration.
     groups of the task whose rewards differ ─► one, by its variance ─► one of its attempts
         ─► its first k steps, k uniform, are the start of a whole group
 
-The groups that start so are stored too, and may be continued in turn.
+Groups that start in this way are stored too, and may be continued in turn.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ PARTIAL = "partial"
 
 
 class ExIt(StartsInside):
-    """ExIt. The task is leased first, so a partial history competes with those of its own task. A
-    partial history is worth the variance of the rewards of the group that it is from."""
+    """ExIt. The task is leased first, so a partial history competes only with those of its own
+    task. Its worth is the variance of the rewards in the group it comes from."""
 
     name: Literal["exit"] = Field("exit", description="algorithm")
 

@@ -3,12 +3,13 @@ every token of its own attempt the policy imitates the one that has read the adv
 
     term = −Σ_t Σ_v π_g(v | x, advice, y_<t) log π(v | x, y_<t)        v among the k likeliest
 
-A row trains one token at each position, so the inner sum is drawn: at each position one v from π_g
-among its k likeliest tokens, weighed with the probability m_t that π_g gives to all k. In
-expectation this is the gradient of the sum. If v is the attempt's own token, a row of the attempt
-trains it. Each other v has a row of its own: the prefix and v. Rows share the tokens of a prefix,
-which are computed once where rows are packed as trees. An attempt has at most `other_tokens` such
-rows: of n > `other_tokens` positions that many are drawn, and weigh n/`other_tokens` times as much.
+A row trains one token at each position, so the inner sum is sampled: at each position, one v is
+drawn from π_g among its k likeliest tokens, and weighed with the probability m_t that π_g gives to
+all k. In expectation this is the gradient of the sum. If v is the attempt's own token, a row of the
+attempt trains it. Each other v has a row of its own: the prefix and v. Rows share the tokens of a
+prefix, which are computed once where rows are packed as trees. An attempt has at most
+`other_tokens` such rows. Of n > `other_tokens` positions, only that many are drawn, and each weighs
+n/`other_tokens` times as much.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class ForwardKL(ReReading):
         return found
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the cross-entropy. Measures also `loss_distilled`."""
+        """Adds λ times the cross-entropy. Also measures `loss_distilled`."""
         own = batch.of(DISTILLED).masked()
         total = own.total(losses.sft(own)[0])
         batch.measure("loss_distilled", total.detach())
@@ -100,16 +101,17 @@ class ForwardKL(ReReading):
 
 class Drawn(NamedTuple):
     """What an attempt is trained on, at each of its n scored positions. `token_ids` int32 [n].
-    `weights` float64 [n]: of the term −log π(token); 0 where the position is left out."""
+    `weights` float64 [n]: weight of the term −log π(token); 0 for a position that is left out."""
 
     token_ids: Int32
     weights: Float64
 
 
 def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
-    """Draws a token for each scored position from the teacher's likeliest ones. Of the positions
-    whose drawn token is not the attempt's own, keeps at most `others`, chosen at random. The draw
-    follows from the attempt and the step, so it is the same on all ranks and in a replay."""
+    """Draws a token for each scored position from the teacher's likeliest ones. If the drawn token
+    differs from the attempt's own at more than `others` positions, keeps only `others` of these,
+    chosen at random. The draw follows from the attempt and the step, so it is the same on all ranks
+    and in a replay."""
     shares = np.exp(top.logprobs[reading.mask].astype(np.float64)).cumsum(axis=1)
     seed = zlib.crc32(reading.token_ids.tobytes(), step & 0xFFFFFFFF)
     random = np.random.default_rng(seed)
@@ -127,8 +129,8 @@ def drawn_tokens(reading: Reading, top: TopK, step: int, others: int) -> Drawn:
 
 
 def imitated(reading: Reading, drawn: Drawn) -> Iterator[Row]:
-    """Yields supervised rows of an attempt. The first has the drawn tokens that are equal to the
-    attempt's own; each other drawn token that is not left out has a row of its own."""
+    """Yields supervised rows of an attempt. The first row has the drawn tokens that equal the
+    attempt's own. Each other drawn token has a row of its own, unless it is left out."""
     attempt = reading.source.attempt
     heat = attempt.temperature or 1.0
     places = np.flatnonzero(reading.own_mask)

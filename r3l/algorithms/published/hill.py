@@ -5,10 +5,10 @@ what its retry earns, or less if the retry relied on it.
     Δ, w     reliance of the retry, w = exp(min(Δ, 0)/0.3)        r3l.algorithms.shared.reliance
     loss     GRPO's, and λ times the same loss on the tokens of the reflection, with w·Â(retry)
 
-A reflection weighs as an attempt does: its ratio to the policy that wrote it is clipped, and it is
-one of the step's attempts in the mean, however few reflections there are. Its term takes the place
-of R³L's auxiliary loss. That a reflection is paid by the retry is Reflect, Retry, Reward (arXiv
-2505.24726).
+A reflection weighs as much as an attempt: its ratio to the policy that wrote it is clipped, and it
+counts as one of the step's attempts in the mean, however few reflections there are. Its term
+replaces R³L's auxiliary loss. Rewarding a reflection with the result of its retry is the idea of
+Reflect, Retry, Reward (arXiv 2505.24726).
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class HiLL(ReflectAndRetry):
         return super().rows(batch) + [row for row in own if row.learns]
 
     def reflection_rows(self, batch: Batch) -> list[Counted]:
-        """Makes the rows of the reflections, before they are weighed. A reflection with several
-        retries has the mean of their w·Â."""
+        """Makes the rows of the reflections, not yet weighed. The advantage of a reflection is the
+        mean of w·Â over its retries."""
         for query in reliance.queries(batch):
             answer_of(batch, query.key)  # raises if it was not asked
         found = []
@@ -128,7 +128,7 @@ class HiLL(ReflectAndRetry):
         return earned
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Adds λ times the loss on reflections. Measures also `loss_reflection`."""
+        """Adds λ times the loss on reflections. Also measures `loss_reflection`."""
         own = batch.of(REFLECTION).masked().with_unit_ratios()
         total = own.total(self.token_loss(own)[0])
         batch.measure("loss_reflection", total.detach())

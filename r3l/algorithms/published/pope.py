@@ -5,7 +5,7 @@ the shortest beginning of a solution that helps.
                                         whole group; k grows until such a group has a success
 
 Guidance is part of the guided task: it stays in the rows, so that the policy is trained in the
-context in which it was sampled. Half of the groups are unguided, which is where the effect shows.
+context in which it was sampled. Half of the groups are unguided; the effect shows in these.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class POPE(FromSuccess):
         return self.instruction
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Makes the rows of the attempts as the policy read them."""
+        """Makes rows from the attempts as the policy read them, with the guidance."""
         return super().rows(batch.as_read())
 
     def queries(self, batch: Batch) -> Sequence[Query]:

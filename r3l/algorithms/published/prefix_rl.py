@@ -2,8 +2,8 @@
 
     hard task with a stored success ─► its first k steps, k uniform, are the start of a whole group
 
-The prefix makes the task easier. It is read and never trained on, so it may be as old, and from as
-different a policy, as it likes. Half of the groups play without a prefix.
+The prefix makes the task easier. It is read and never trained on, so it may be of any age and from
+any policy. Half of the groups play without a prefix.
 """
 
 import math

@@ -110,8 +110,8 @@ class R3(RatioAlgorithm):
     def recalls(
         self, group: GroupFacts, history: History, random: RandomSource
     ) -> Sequence[StoredAttempt]:
-        """Cross-context replay: recalls stored attempts with the other outcome, whatever context
-        they were found in."""
+        """Cross-context replay: recalls stored attempts with the other outcome, in whatever context
+        they were sampled."""
         count = self.recall_count
         if count is None:
             count = min(2, max(1, self.group_size // 4))
@@ -135,12 +135,13 @@ class R3(RatioAlgorithm):
         return [*asked, *entropy_ranking.queries(batch)] if self.ranking else asked
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Makes the rows of one step. Those of a reflecting group have the failure in them."""
+        """Makes the rows of one step. The rows of a reflecting group include the failure that was
+        shown."""
         return super().rows(batch.as_read(self_reflection.is_reflecting))
 
     def advantages(self, batch: Batch) -> list[Advantages]:
-        """Returns the advantages of each group's attempts, [G], the recalled ones last. The rewards
-        of truncated attempts are those of their ranks, if the batch has its answers."""
+        """Returns the advantages [G] of the attempts of each group. Recalled attempts come last.
+        Truncated attempts get the rewards of their ranks, if the batch has its answers."""
         found: list[Advantages] = []
         for group in batch.groups:
             attempts = batch.attempts(group)

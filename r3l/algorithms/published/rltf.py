@@ -5,7 +5,7 @@ retries are compared with the plain attempts.
     retry            Â(y₁) = R(y₁) − mean of all plain attempts' rewards
 
 Retries do not enter the baseline, so they lower no plain attempt's advantage. There is no α and no
-ratio, and the guidance leaves the retry's row, as in R³L.
+ratio. The row of a retry does not contain the guidance, as in R³L.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""RLVMR (arXiv 2507.22844): extends GRPO by a reward for each step's kind of reasoning.
+"""RLVMR (arXiv 2507.22844): adds to GRPO a reward for each step's kind of reasoning.
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
 with `<action>…</action>`. The prompt must ask for this form. u is the reward that a step earns by
@@ -49,7 +49,7 @@ class RLVMR(RatioAlgorithm):
     )
 
     def token_advantages(self, batch: Batch, found: Sequence[Advantages]) -> list[list[Float64]]:
-        """Adds the advantages of the steps to those of their attempts."""
+        """Adds to each attempt's advantage the advantages of its steps."""
         return [
             by_tag(
                 rows.plain(values),

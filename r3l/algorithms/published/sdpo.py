@@ -35,7 +35,7 @@ class SDPO(ReReading):
     def token_advantages(
         self, batch: Batch, found: Sequence[Advantages]
     ) -> Sequence[Sequence[Float64]]:
-        """Mixes the advantages of attempts with those of their tokens."""
+        """Mixes the advantage of each attempt with the advantages of its tokens."""
         share = self.distilled_share
         return [
             [(1 - share) * value + share * gap for value, gap in zip(own, gaps, strict=True)]

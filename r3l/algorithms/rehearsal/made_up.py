@@ -79,7 +79,7 @@ class MadeUpPolicy:
     answered: int = 0
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Returns a response, which ends by itself."""
+        """Returns a response that ends by itself."""
         text = self._answer(params) if params.max_tokens == QUESTION_TOKENS else self._act(params)
         ids = (*self.chat.tokenizer.encode(text), END)
         return Sample(ids, (-0.5,) * len(ids), 1, 1, "stop")

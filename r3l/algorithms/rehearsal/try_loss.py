@@ -97,7 +97,8 @@ def _numbers(parts: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def token_batch(rows: Sequence[Row]) -> TokenBatch:
-    """Makes a micro-batch of rows. Each token is as likely as it was, up to a factor of e."""
+    """Makes a micro-batch of rows. Each token is as likely as it was at sampling, up to a factor of
+    e."""
     import torch
 
     def padded(values: Sequence[Any], dtype: Any) -> Tensor:

@@ -2,9 +2,9 @@
 
     truncated attempts ─► queries: the entropies of their tokens ─► structure ─► ranks ─► rewards
 
-Of an attempt with L sampled tokens, E_peak is the mean of the k = max(1, ⌊p·L⌋) largest entropies,
-and E_global the mean of all. One attempt dominates another if its E_peak is higher and its E_global
-lower. Source: R³, arXiv 2601.19620.
+For an attempt with L sampled tokens, E_peak is the mean of the k = max(1, ⌊p·L⌋) largest token
+entropies, and E_global the mean of all. One attempt dominates another if its E_peak is higher and
+its E_global lower. Source: R³, arXiv 2601.19620.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,14 +22,14 @@ Rank = Callable[[Sequence[Entropies]], Float64]
 
 
 def is_truncated(attempt: Trajectory) -> bool:
-    """Whether an attempt was cut off: the environment did not end it, or the token budget ended one
-    of its responses."""
+    """Whether an attempt was cut off: the environment did not terminate it, or the token budget cut
+    off one of its responses."""
     return attempt.finish != "terminated" or attempt.cut_responses > 0
 
 
 def truncated(group: Group) -> list[int]:
-    """Returns which of a group's attempts are ranked, by their place in `group.trajectories`: the
-    truncated ones, if none of the group succeeded."""
+    """Returns which of a group's attempts are ranked, by their place in `group.trajectories`. These
+    are the truncated ones, or none if any attempt of the group succeeded."""
     attempts = group.trajectories
     if any(attempt.reward >= SUCCESS for attempt in attempts):
         return []

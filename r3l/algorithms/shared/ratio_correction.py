@@ -126,8 +126,8 @@ class RatioAlgorithm(Algorithm):
         return losses.k3_kl(batch)
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Returns the policy's part and, with a KL, its part. Measures also `kl_reference` and
-        `loss_penalized`, their sum."""
+        """Returns the policy's part of the loss and, with a KL, the KL's part. Also measures
+        `kl_reference`, and `loss_penalized`, the sum of both parts."""
         parts = {"policy": self.policy_loss(batch)}
         if self.kl_coef:
             own = batch.of(POLICY).masked()

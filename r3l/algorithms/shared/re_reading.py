@@ -36,7 +36,7 @@ READINGS = "readings"
 
 class Reading(NamedTuple):
     """An attempt that is read again. `token_ids` int32 [M]: with the advice. `mask` bool [M]: the
-    responses that are scored. `own_mask` bool [L]: the same responses in the attempt."""
+    responses that are scored. `own_mask` bool [L]: the same responses in the original attempt."""
 
     source: Source
     token_ids: Int32

@@ -53,7 +53,8 @@ class ReflectAndRetry(RatioAlgorithm):
     async def reflect_and_retry(
         self, x: Exploration, slot: int, base: Trajectory | None, again: Sequence[int]
     ) -> None:
-        """Resolves the slots `again`, which may retry `base`, the attempt in `slot`."""
+        """Resolves the slots `again` by retries of `base`, the attempt in `slot`, or without a
+        retry."""
         if base is None:
             for retry in again:
                 await x.fail(retry, "no_base", of=slot)
@@ -80,8 +81,8 @@ class ReflectAndRetry(RatioAlgorithm):
     async def thought_about(
         self, x: Exploration, base: Trajectory, again: Sequence[int]
     ) -> ReflectionRecord | None:
-        """Asks for a reflection on an attempt. If it calls for no retry, resolves the slots `again`
-        and returns None."""
+        """Asks for a reflection on an attempt. If the reflection calls for no retry, resolves the
+        slots `again` without one and returns None."""
         slot, why = int(base.slot), "not_reflected"
         if self.reflects_on(base):
             try:

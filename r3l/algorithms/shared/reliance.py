@@ -3,10 +3,10 @@
     Δ = mean_t [log π(y_t | x) − log π_g(y_t)]        over the tokens of a retry, in nats
 
 π_g is the policy that reads the guidance, with the same weights as π. If the retry was sampled with
-these, its stored log-probabilities are log π_g. Else they are asked for: a policy that was trained
-on the retry meanwhile would seem to need no guidance. Far below 0 the policy would not say without
-guidance what it says with it, so that little of the retry transfers. Source: hint reliance of HiLL
-(arXiv 2604.00698).
+these weights, its stored log-probabilities are log π_g. Otherwise log π_g is computed anew: a
+policy that has since been trained on the retry would seem to need no guidance. If Δ is far below 0,
+the policy would not say without guidance what it says with it, so little of the retry transfers.
+Source: hint reliance of HiLL (arXiv 2604.00698).
 """
 
 import math
@@ -39,7 +39,7 @@ def queries(batch: Batch) -> Iterator[Query]:
 
 
 def reliance(batch: Batch, group: Group, retry: Trajectory) -> float | None:
-    """Returns Δ of a retry; None if it is not known."""
+    """Returns the reliance Δ of a retry, in nats, or None if it is unknown."""
     found = batch.answers.get(_key(WITHOUT, group, retry))
     if found is None:
         return None

@@ -3,12 +3,12 @@
     service   the task's history ─► choose ─► a stored attempt and the group's kind ─► the plan
     actor     start_of ─► a step k of it ─► every slot: its first k steps, replayed, then new ones
 
-All attempts of such a group start at the same step: with its prefix the task is another task, whose
-attempts are compared with each other. The prefix is read and never trained on
-(r3l.algorithms.credit). All other groups play the task from its beginning.
+All attempts of such a group start at the same step, so that they can be compared: with a prefix, a
+task is a different task. The prefix is read and never trained on (r3l.algorithms.credit). All other
+groups play the task from its beginning.
 
-Where an algorithm stands with a task is read from the history: the kinds of its groups, and how
-they ended. A group of kind "" plays from the beginning.
+An algorithm reads its progress on a task from the history: the kinds of its groups, and how they
+ended. A group of kind "" plays from the beginning.
 """
 
 from collections.abc import Sequence
@@ -70,8 +70,8 @@ def number_of(kind: str, of: str) -> int:
 
 
 def newest_of(groups: Sequence[StoredGroup], word: str) -> tuple[int, float]:
-    """Returns the number and the success of the newest group whose kind is a numbered `word`; 0 and
-    0.0 if there is none."""
+    """Finds the newest group whose kind is `word` with a number. Returns this number and the
+    group's success, or 0 and 0.0 if there is none."""
     for group in groups:
         if number := number_of(group.kind, word):
             return number, group.success
@@ -116,7 +116,7 @@ class StartsInside(RatioAlgorithm):
         return ""
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
-        """Hands out the chosen attempt. The same lease gets the same plan."""
+        """Plans a group that gets the chosen attempt. The same lease always gets the same plan."""
         random = lease.random()
         chosen = None
         if random.random() < self.share:

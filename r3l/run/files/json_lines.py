@@ -34,7 +34,7 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
         end = file.tell()
         file.seek(max(end - 1, 0))
         if file.read(1) not in (b"", b"\n"):
-            log.warning("%s: half a line at its end is removed", path)
+            log.warning("%s: removed an incomplete line at its end", path)
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
         line = encoded(value)
         while line:
@@ -42,8 +42,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Shortens a file if it has more bytes than `most`. Of the lines that begin with `sort` in the
-    older half, removes every second one. Raises OSError."""
+    """Shortens a file if it has more bytes than `most`: in the older half, removes every second
+    line of those that begin with `sort`. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -75,8 +75,8 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
 
 
 def newest_first(path: Path) -> Iterator[bytes]:
-    """Yields a file's complete lines from its end on. Reads TAIL_BYTES at a time, only as far as
-    lines are asked for. Raises UserError if the file cannot be read."""
+    """Yields a file's complete lines from its end on. Reads TAIL_BYTES at a time, and only as far
+    as the caller asks for lines. Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             at, rest, ended = file.seek(0, os.SEEK_END), b"", False

@@ -15,8 +15,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step. It made version `step`. `unread`: if no reflection of the step can be
-    read, the beginning of the first reflection."""
+    """An optimizer step. It made version `step`. `unread`: the beginning of the step's first
+    reflection, if none of its reflections can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)

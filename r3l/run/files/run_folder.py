@@ -247,8 +247,8 @@ class RunFolder:
         return progress_lines.history_of(reversed(lines.values)).evaluations
 
     def add_machine(self, step: int, facts: Mapping[str, str]) -> None:
-        """Records what a learner that starts at version `step` computes on, unless the learner
-        before it computed on the same. Logs a warning if the file cannot be written."""
+        """Records what a learner that starts at version `step` computes on, unless the previous
+        learner computed on the same. Logs a warning if the file cannot be written."""
         machines = self.machines()
         if machines and machines[-1].step <= step and machines[-1].facts == facts:
             return

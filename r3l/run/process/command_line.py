@@ -26,13 +26,12 @@ def echo(text: str, *, err: bool = False) -> None:
     except OSError as error:
         stream = "standard error" if err else "standard output"
         raise UserError(
-            f"{stream}: cannot be written ({error.strerror}); free its disk, or send it elsewhere"
+            f"{stream}: cannot be written ({error.strerror}); free disk space, or redirect it"
         ) from None
 
 
 def tell(text: str, *, err: bool = False) -> None:
-    """Prints a line that nothing depends on, as `echo` does. A full disk or a closed terminal
-    changes nothing."""
+    """Prints an unimportant line, as `echo` does. Ignores a full disk or a closed terminal."""
     with suppress(OSError, UserError):
         echo(text, err=err)
 

@@ -21,8 +21,8 @@ _TICKS_BEFORE = 19
 
 @dataclass(frozen=True)
 class Times:
-    """CPU seconds of a process. `waited`: those of its descendants that have ended and were waited
-    for. `pid`, `parent`: its id and its parent's."""
+    """CPU seconds of a process. `waited`: the CPU seconds of its descendants that have ended and
+    were waited for. `pid`, `parent`: its id and its parent's."""
 
     pid: int
     parent: int
@@ -58,8 +58,8 @@ def tree() -> dict[Hashable, Times]:
 
 
 class CpuMeter:
-    """Adds up the CPU time of a tree of processes. The sum never falls, and counts nothing twice. A
-    process that vanishes while its parent waits for others may be missed."""
+    """Adds up the CPU time of a tree of processes. The sum never falls, and counts nothing twice.
+    May miss a process that vanishes while its parent waits for others."""
 
     def __init__(self, look: Callable[[], Mapping[Hashable, Times]] = tree) -> None:
         self._look, self._known = look, dict[Hashable, _Known]()

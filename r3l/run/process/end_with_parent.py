@@ -1,5 +1,5 @@
-"""Makes the kernel end a process when its parent ends, for whatever reason (Linux), and hide what a
-process holds from others.
+"""Makes the kernel end a process when its parent ends, for whatever reason (Linux). Also hides a
+process's memory from other processes.
 
 The kernel acts when the thread that started the process ends. That thread must therefore live as
 long as the process.
@@ -22,8 +22,8 @@ def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
 
 
 def hide() -> None:
-    """Hides this process's memory and environment variables from the user's other processes, and
-    those of its forks. A program that it starts is not hidden. A debugger needs root then."""
+    """Hides the memory and environment variables of this process and its forks from the user's
+    other processes. A program that it starts is not hidden. A debugger then needs root."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 

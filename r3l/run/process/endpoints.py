@@ -1,5 +1,4 @@
-"""Checks addresses: a service listens at `bind`, and its clients connect to `endpoint`. Tells which
-URLs are near."""
+"""Checks addresses: a service listens at `bind`, and its clients connect to `endpoint`."""
 
 import re
 import socket

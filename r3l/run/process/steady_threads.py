@@ -1,4 +1,5 @@
-"""Environment variables with which OpenMP and MKL always use as many threads as they are given."""
+"""Environment variables that make OpenMP and MKL always use the number of threads they are
+given."""
 
 STEADY_THREADS = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
 """With dynamic threads, OpenMP uses fewer on a busy machine, and MKL no more than physical cores.

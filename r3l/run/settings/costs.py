@@ -21,8 +21,8 @@ class CostConfig(Section):
 
 
 class BudgetConfig(Section):
-    """What a run may use, with all its restarts and resumes. When it has used that, it ends with a
-    checkpoint after the step under way. Unset: no limit."""
+    """What a run may use, with all its restarts and resumes. Once that is used up, the run finishes
+    the step under way, saves a checkpoint and ends. Unset: no limit."""
 
     tokens: int | None = Field(None, gt=0, description="tokens sampled, read and trained, together")
     hours: float | None = Field(None, gt=0, description="hours in which the learner runs or waits")

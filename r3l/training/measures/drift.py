@@ -1,4 +1,4 @@
-"""Measures how far the policy has moved from the policies that sampled its data.
+"""Measures how far the policy has moved away from the policies that sampled its data.
 
     sums over the tokens of each micro-batch ─► metrics of the step, per role
 
@@ -66,7 +66,8 @@ def reliance_sums(
 ) -> dict[str, float]:
     """Sums Δ = mean_t [log π − log π_g] over the retries of a micro-batch (r3l.algorithms.shared.
     reliance), and names the Δ of each. `old_logprobs_BT`: log π_g, of sampling with guidance.
-    `retries_BT`: their trained tokens, bool [B, T]. `retries`: the retry of each row."""
+    `retries_BT`: the trained tokens of the retries, bool [B, T]. `retries`: the retry of each
+    row."""
     lengths_B = retries_BT.sum(dim=1)
     gaps_BT = (logprobs_BT - old_logprobs_BT).masked_fill(~retries_BT, 0.0)
     means_B = gaps_BT.sum(dim=1) / lengths_B.clamp(min=1)

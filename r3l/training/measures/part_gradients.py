@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 
 class PartGradients:
-    """The gradients of a step by part of the loss, in float32. `parameters`: those that are
-    trained. They must be whole: not sharded, as under ZeRO 3."""
+    """The gradient of each part of the loss, summed over one step in float32. `parameters`: the
+    model's; only the trained ones are used. They must not be sharded, as they are under ZeRO 3."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = [weights for weights in parameters if weights.requires_grad]

@@ -29,12 +29,12 @@ ADJUSTABLE = {"threads"}
 
 
 def fix_threads(count: int | None = None) -> None:
-    """Makes this process compute with `count` threads, by default the present number. It then never
-    uses fewer.
+    """Makes this process always compute with `count` threads, and never with fewer. By default,
+    `count` is the present number.
 
     Without this call MKL may use fewer threads than it is given, such as one for each physical
-    core. `torch.set_num_threads` also switches that off. The setting is of the whole process. So
-    the programs of r3l call this function, but its library does not.
+    core. `torch.set_num_threads` also switches that off. The setting applies to the whole process.
+    So r3l's programs call this function, but its library does not.
     """
     torch.set_num_threads(count or torch.get_num_threads())
 
@@ -60,8 +60,8 @@ def facts(device: torch.device, ranks: int = 1) -> dict[str, str]:
 
 
 def processor(cpu_info: Path = CPU_INFO) -> str:
-    """Returns the kind of this machine's processor. The name alone may stand for several kinds, so
-    it has the numbers of family, model and stepping too (Linux on x86)."""
+    """Returns the kind of this machine's processor. One name may stand for several kinds of
+    processors, so the numbers of family, model and stepping are added (Linux on x86)."""
     try:
         text = cpu_info.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:

@@ -66,7 +66,7 @@ def test_the_command_ends_with_2_if_a_solution_is_wrong(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["check", str(file), "--oracle"])
     assert done.exit_code == 2 and "earns 0, but should earn 1" in done.stdout, done.output
     done = CliRunner().invoke(main, ["check", str(file), "--oracle", "--model", "builtin"])
-    assert done.exit_code == 2 and "--oracle asks no model" in done.output
+    assert done.exit_code == 2 and "--oracle uses no model" in done.output
 
 
 ASKS = """

@@ -320,5 +320,5 @@ def test_a_proxy_that_cannot_be_used_harms_only_who_needs_it(
     monkeypatch.setenv("all_proxy", "nonsense://127.0.0.1:9")
     OtherModels({})
     OtherModels({"judge": ModelServer(url="http://127.0.0.1:8000/v1")})
-    with pytest.raises(UserError, match=r"actor\.agent\.models: the proxy of the environment"):
+    with pytest.raises(UserError, match=r"actor\.agent\.models: the proxy that the environment"):
         OtherModels({"judge": ModelServer(url="https://model.example/v1")})

@@ -199,7 +199,7 @@ def test_a_wrong_setting_of_a_users_class_is_named(named, own, rule):
 @pytest.mark.parametrize("name", ["Alpha", "State"])
 def test_a_setting_may_not_hide_what_every_sampler_has(named, name):
     with pytest.raises(
-        UserError, match=f"{name}.{name.lower()} has the name of an attribute or a setting"
+        UserError, match=f"{name}.{name.lower()} has the name of an attribute or setting"
     ):
         LiveSampler(named(name))
 

@@ -173,7 +173,7 @@ def test_a_grader_that_judges_none_is_one_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("grader", "why"),
     [
-        ("in_folder", "needs 'folder', the folder of the attempt, which is not stored"),
+        ("in_folder", "needs 'folder', the attempt's folder, which is not stored"),
         ("decorated", "missing 1 required positional argument: 'folder'; nothing was written"),
     ],
 )

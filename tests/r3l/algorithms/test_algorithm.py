@@ -118,7 +118,7 @@ def test_each_group_must_get_its_advantages(make_trajectory):
         def advantages(self, batch):
             return []
 
-    with pytest.raises(UserError, match="advantages of 0 groups for a batch of 1"):
+    with pytest.raises(UserError, match="advantages for 0 groups, but the batch has 1"):
         Wrong().rows(batch_of([make_trajectory()]))
 
 

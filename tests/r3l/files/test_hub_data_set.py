@@ -157,7 +157,7 @@ def test_a_table_without_pyarrow_is_one_line_with_the_install_command(
     hub.files["datasets", "org/d"] = {"train.parquet": b"PAR1"}
     download("org/d@train")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"train\.parquet is Parquet, .*'r3l\[math\]'$"):
+    with pytest.raises(UserError, match=r"train\.parquet is a Parquet file, .*'r3l\[math\]'$"):
         rows("org/d@train")
 
 

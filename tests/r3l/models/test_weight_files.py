@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: reindex(m, **{"model.embed_tokens.weight": SECOND}),
         "names the tensor model.embed_tokens.weight",
     ),
-    "the index is missing": (lambda m: (m / INDEX).unlink(), f"without {SINGLE} or {INDEX}"),
+    "the index is missing": (lambda m: (m / INDEX).unlink(), f"there is no {SINGLE} or {INDEX}"),
     "the index is not JSON": (lambda m: (m / INDEX).write_text("{"), "is not an index"),
     "the index is a list": (lambda m: (m / INDEX).write_text("[]"), "is not an index"),
     "the index names nothing": (lambda m: (m / INDEX).write_text('{"weight_map": {}}'), "not an "),
@@ -170,7 +170,7 @@ def test_one_file_needs_no_index_and_a_null_is_no_quantization(model: Path) -> N
     edit(model, "config.json", quantization_config=None)
     assert checked(model) == ""
     (model / SINGLE).rename(model / "weights.safetensors")
-    assert "its weights are weights.safetensors, without" in checked(model)
+    assert "its weights are in weights.safetensors, but" in checked(model)
 
 
 def test_weights_that_are_not_loaded_may_have_other_layers(model: Path) -> None:

@@ -350,7 +350,7 @@ def test_an_address_may_be_written_in_capitals(serve: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"reset": {"seed": 9}}, "reset: seed is that of each task; leave it out"),
+        ({"reset": {"seed": 9}}, "reset: every task has its own seed; leave seed out"),
         ({"timeout_s": -1}, "timeout_s is -1; write seconds above 0"),
     ],
 )

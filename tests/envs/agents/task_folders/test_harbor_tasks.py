@@ -77,7 +77,9 @@ def test_tasks_of_a_folder_are_listed_with_their_instruction_alone(tmp_path: Pat
 
 def test_a_strangers_tests_are_refused_unless_the_user_says_so(tmp_path: Path) -> None:
     made(tmp_path)
-    with pytest.raises(UserError, match=r"would run as your user.*unsandboxed=true allows it, or "):
+    with pytest.raises(
+        UserError, match=r"would run as your user.*allow that with unsandboxed=true, or "
+    ):
         agent(tmp_path, "true", unsandboxed=False)
 
 
@@ -86,7 +88,10 @@ def test_a_strangers_tests_are_refused_unless_the_user_says_so(tmp_path: Path) -
     [
         ({"command": "harbor:terminus-2"}, "harbor:terminus-2 needs Harbor's containers; leave"),
         ({"command": "http://127.0.0.1:1/x"}, "a server does not see a task's files; name a prog"),
-        ({"harbor": {"environment": {}}}, "harbor is for Harbor's runner; leave out one of"),
+        (
+            {"harbor": {"environment": {}}},
+            "harbor is only for Harbor's runner; leave out harbor or",
+        ),
         ({"reward": "a.py:b"}, "reward: tasks .* have an environment and tests of their own"),
         ({"workspace": "/tmp"}, "workspace: tasks .* leave workspace out"),
         ({"command": ORACLE, "mcp": {"a": "true"}}, "mcp: tasks .* leave mcp out"),
@@ -145,7 +150,7 @@ def test_a_machine_without_mount_namespaces_is_named(
     script.write_text("import sys\nsys.exit('unshare: Operation not permitted')\n")
     monkeypatch.setattr("envs.agents.task_folders.harbor_tasks.PRIVATE_VIEW", script)
     made(tmp_path / "tasks")
-    what = r"gives users no mount namespaces \(unshare: Operation not permitted\).*command=harbor:"
+    what = r"cannot make mount namespaces \(unshare: Operation not permitted\).*command=harbor:"
     with pytest.raises(UserError, match=what):
         agent(tmp_path / "tasks")
 

@@ -161,8 +161,8 @@ def test_files_that_no_attempt_can_get_are_refused(
 ) -> None:
     folder = made(tmp_path)
     odd = folder / "tests" / "odd"
-    for target, what in (("odd", "which is nothing"), ("nosuch", "which is nothing"),
-                         (".", "leads to a folder that it is in")):  # fmt: skip
+    for target, what in (("odd", "which leads nowhere"), ("nosuch", "which leads nowhere"),
+                         (".", "leads to a folder that contains it")):  # fmt: skip
         odd.symlink_to(target)
         with pytest.raises(UserError, match=rf"task {folder}: .*tests/odd .*{what}"):
             read_task(folder)

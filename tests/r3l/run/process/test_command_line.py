@@ -128,7 +128,7 @@ def test_a_full_output_ends_only_a_command_whose_result_it_is(
         silent = subprocess.run(command, stdout=full, stderr=full)
     assert ended.returncode == silent.returncode == code
     assert (file.read_text() if file.exists() else "") == went_on * 2
-    named = "writes: standard output: cannot be written (No space left on device); free its disk"
+    named = "writes: standard output: cannot be written (No space left on device); free disk space"
     assert ended.stderr.startswith(named) == (how == "echo") and "Traceback" not in ended.stderr
 
 
