@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from envs.agents.agent_runner import MAIN, AgentRunner
 from envs.agents.agent_steps import Outcome, failed, grade, outcome_of, run_process
 from envs.agents.agent_variables import unset_names
-from envs.agents.task_folders.harbor_tasks import NOTHING, ORACLE, is_folder
+from envs.agents.task_folders.harbor_tasks import NOTHING, ORACLE, check_sandbox, is_folder
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l.errors import EpisodeError, UserError
@@ -25,22 +25,26 @@ MOST_TASKS = 100_000
 async def check_solutions(config: RunConfig) -> AsyncIterator[tuple[str, bool]]:
     """Yields a line for each task, and whether its solution and an untouched folder earn what they
     should. Raises UserError if the agent's tasks are not a folder of tasks."""
-    if not is_folder(str(config.env.options.get("tasks", ""))):
+    options = config.env.options
+    folder, command = str(options.get("tasks", "")), str(options.get("command", ORACLE))
+    if not is_folder(folder):
         raise UserError("--oracle: needs env.options.tasks=FOLDER, with tasks in Harbor's format")
+    check_sandbox(folder, command, bool(options.get("unsandboxed")))
     splits = (tasks_of_all(config.env, split, MOST_TASKS) for split in ("train", "eval"))
     tasks = {task.task_id: task for split in splits for task in split}
     solved = environments_of_all(_commanded(config, ORACLE).env, 1)
     untouched = environments_of_all(_commanded(config, NOTHING).env, 1)
     async with solved as make_solved, untouched as make_untouched:
         for name, task in sorted(tasks.items()):
-            said, passed = list[str](), True
+            said, passed = dict[str, list[str]](), True
             for what, make in (("solution", make_solved), ("untouched", make_untouched)):
                 runner = make(task)
                 assert isinstance(runner, AgentRunner)
-                words, right = await _play_and_judge(what, runner, task, config)
-                said.append(words)
+                who, earned, right = await _play_and_judge(what, runner, task, config)
+                said.setdefault(earned, []).append(who)
                 passed &= right
-            yield f"task {name}: {', '.join(said)}", passed
+            words = ", ".join(f"{' and '.join(who)} {earned}" for earned, who in said.items())
+            yield f"task {name}: {words}", passed
 
 
 def _commanded(config: RunConfig, command: str) -> RunConfig:
@@ -50,20 +54,21 @@ def _commanded(config: RunConfig, command: str) -> RunConfig:
 
 async def _play_and_judge(
     what: str, runner: AgentRunner, task: Task, config: RunConfig
-) -> tuple[str, bool]:
-    """Plays an attempt. Returns what it earned in words, and whether that is right."""
+) -> tuple[str, str, bool]:
+    """Plays an attempt. Returns who played and what it earned, in words, and whether that is
+    right."""
     who = "its solution" if what == "solution" else "an untouched folder"
     try:
         outcome = await _played(runner, task, config)
     except EpisodeError as error:
         if error.cause == "no_solution":
-            return "it has no solution", True
-        return f"{who} failed ({error.cause}): {error}", False
+            return "it", "has no solution", True
+        return who, f"failed ({error.cause}): {error}", False
     finally:
         await guarded(runner.close)
     right = outcome.reward == SUCCESS if what == "solution" else outcome.reward == 0
     should = f", but should earn {int(what == 'solution')}"
-    return f"{who} earns {outcome.reward:g}{should * (not right)}", right
+    return who, f"earns {outcome.reward:g}{should * (not right)}", right
 
 
 async def _played(runner: AgentRunner, task: Task, config: RunConfig) -> Outcome:

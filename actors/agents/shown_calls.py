@@ -23,7 +23,9 @@ def chat_lines(calls: Sequence[TapedCall], *, recorded: bool) -> Iterator[str]:
             yield f"call {number}, to {call.model}: {call.finish}, {took}"
             continue
         after = f", after call {call.parent}" if call.parent >= 0 else ", a new conversation"
-        sampled = f"{call.read} tokens read, {call.tokens} sampled in {call.seconds:.1f} s"
+        sampled = f"{call.read} tokens read, " + (
+            f"{call.tokens} sampled in {call.seconds:.1f} s" if call.reply else "no reply came"
+        )
         yield f"call {number}{after}: {sampled}{use_of(call) if recorded else ''}"
         if call.parent < 0 and call.tools:
             yield f"  tools: {', '.join(call.tools)}"

@@ -13,6 +13,7 @@ from typing import Any
 from r3l.files.hub_data_set import is_name
 from r3l.files.whole_file import write_whole
 from r3l.models.model_folder import read_checksums
+from r3l.models.model_path import builtin_policy
 from r3l.run import bill
 from r3l.run.config import RunConfig
 from r3l.run.files.progress_lines import EvalLine
@@ -37,6 +38,7 @@ NOT_TRIED = (
     "whether the policy is safe, fair or honest",
 )
 """What a single run cannot have tried."""
+UNTRAINED = ": the weights before training"
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def model_card(run: RunFolder, step: int) -> str:
         ("algorithm", _file_alone(config.algorithm.name)),
         ("trained", _trained(config)),
         ("environment", _environments(config)),
-        ("optimizer steps", f"{step} of {config.learner.steps}"),
+        ("optimizer steps", f"{step} of {config.learner.steps}{UNTRAINED if step == 0 else ''}"),
         ("seed", config.seed),
         ("used", _used(run, config)),
     ]
@@ -84,7 +86,8 @@ def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequenc
     numbers of sessions by their kind. `rewards`: the rewards of the sessions. Raises UserError."""
     facts: list[tuple[str, object]] = [(name, count) for name, count in counts.items() if count]
     low, high = min(rewards), max(rewards)
-    facts.append(("reward", f"mean {fmean(rewards):.3g}, from {low:.3g} to {high:.3g}"))
+    spread = f"mean {fmean(rewards):.3g}, from {low:.3g} to {high:.3g}"
+    facts.append(("reward of all sessions", spread))
     name, parts = "traces", list[str]()
     if run is not None:
         config, name = run.settings(), f"traces of {run.path.resolve().name}"
@@ -111,6 +114,8 @@ def data_card(run: RunFolder | None, counts: Mapping[str, int], rewards: Sequenc
 def base_model(model: str) -> tuple[str, str]:
     """Returns a model's name on the hub ("" if it has none), and the words that name it in a card.
     `model`: the setting."""
+    if model == "builtin" or Path(model) == builtin_policy():
+        return "", "builtin, the tiny policy that r3l ships"
     if found := _IN_CACHE.fullmatch(model):
         name = f"{found[1]}/{found[2]}"
         return name, f"{name} at {found[3]}"

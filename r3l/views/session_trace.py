@@ -327,8 +327,9 @@ def _row(where: Place, line: str) -> dict[str, Any]:
         raise UserError(
             f"{where}: holds half a surrogate pair, such as \\ud800; write the whole character"
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: is not JSON ({error!s:.80})") from None
+    except (ValueError, RecursionError) as error:  # its own "line 1" is that of the text alone
+        why = getattr(error, "msg", str(error))
+        raise UserError(f"{where}: is not JSON ({why:.80}); correct or remove it") from None
     if not isinstance(row, dict):
         raise UserError(f"{where}: must be an object of type session or message")
     return row

@@ -91,3 +91,11 @@ def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
     said = "r3l-agent: env workshop: is not an agent; use r3l-env check NAME\n"
     assert done.stderr == said
     assert checked().exit_code == 2
+
+
+def test_faulty_options_are_refused_before_the_model_is_read(
+    agent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.agent_cli.read_tokenizer", lambda *_: pytest.fail("was read"))
+    done = checked(*agent, "env.options.command=nosuch.py:play")
+    assert done.exit_code == 2 and "nosuch.py" in done.stderr

@@ -298,17 +298,23 @@ def harbor_tasks(
     return _played(tasks, command, python, unsandboxed, json.dumps(dict(settings or {})))
 
 
+def check_sandbox(tasks: str, command: str, unsandboxed: bool) -> None:
+    """Raises UserError if a command would play tasks on this machine without the user's word."""
+    if not command.startswith(RUNNER) and not unsandboxed:
+        raise UserError(
+            f"env agent: tasks {tasks}: their tests would run as your user, and so would the "
+            f"agent; unsandboxed=true allows it, or command={RUNNER}NAME plays them in containers "
+            "with Harbor's runner"
+        )
+
+
 @cache
 def _played(tasks: str, command: str, python: str, unsandboxed: bool, settings: str) -> HarborTasks:
     what, agent = f"env agent: tasks {tasks}", command.removeprefix(RUNNER)
     own = "" if agent == command else agent
     if command == RUNNER:
         raise UserError(f"{what}: command {RUNNER} names no agent; write {RUNNER}NAME")
-    if not own and not unsandboxed:
-        raise UserError(
-            f"{what}: their tests would run as your user, and so would the agent; allow that with "
-            f"unsandboxed=true, or play them in Harbor's containers with command={RUNNER}NAME"
-        )
+    check_sandbox(tasks, command, unsandboxed)
     if unsandboxed and own and command not in (ORACLE, NOTHING):
         raise UserError(
             f"{what}: command {command} needs Harbor's containers; leave unsandboxed out"

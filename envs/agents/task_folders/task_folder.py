@@ -235,6 +235,10 @@ def _table(config: dict[str, Any], name: str, what: str) -> dict[str, Any]:
 
 def _seconds(table: dict[str, Any], name: str, what: str) -> float | None:
     value = table.get("timeout_sec")
+    if wrong := [key for key in table if key.startswith("timeout") and key != "timeout_sec"]:
+        raise UserError(
+            f"{what}: {CONFIG}: {name}.{wrong[0]} is not a key of Harbor; write timeout_sec"
+        )
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:

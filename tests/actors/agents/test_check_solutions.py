@@ -40,7 +40,8 @@ def test_each_task_is_a_line_and_a_wrong_one_fails(tmp_path: Path) -> None:
     assert right == ("task right: its solution earns 1, an untouched folder earns 0", True)
     assert wrong[0].startswith("task wrong: its solution earns 0.5, but should earn 1,")
     assert "it has no solution, an untouched folder earns 1, but should earn 0" in pays[0]
-    assert "its solution failed (tests_exit): " in broken[0] and "exit code 2" in broken[0]
+    assert "its solution and an untouched folder failed (tests_exit): " in broken[0]
+    assert broken[0].count("exit code 2") == 1
     assert "its solution failed (agent_timeout): it took longer than 0.5 s" in slow[0]
     assert not any(passed for _, passed in (broken, pays, slow, wrong))
 
@@ -56,6 +57,12 @@ def test_other_tasks_have_no_solutions(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
     with pytest.raises(UserError, match=r"--oracle: needs env.options.tasks=FOLDER"):
         checked(tmp_path / "tasks.jsonl")
+
+
+def test_solutions_on_this_machine_need_the_users_word_too(tmp_path: Path) -> None:
+    made(tmp_path)
+    with pytest.raises(UserError, match=r"would run as your user.*unsandboxed=true allows it, or "):
+        checked(tmp_path, "env.options.unsandboxed=false")
 
 
 @needs_views

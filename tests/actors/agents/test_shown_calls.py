@@ -26,7 +26,7 @@ def test_each_call_shows_what_is_new_in_it_and_its_reply() -> None:
         "    12 times 13?",
         "  assistant (reasoning): a product",
         '  assistant calls multiply with {"a": 12}',
-        "call 1, after call 0: 0 tokens read, 0 sampled in 0.0 s, not trained",
+        "call 1, after call 0: 0 tokens read, no reply came, not trained",
         "  tool: 156",
         "  (the reply was cut: length)",
         "call 2, to gpt-5: 200, 0.0 s, not trained",

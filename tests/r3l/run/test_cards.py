@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from r3l.models.model_folder import write_checksums
+from r3l.models.model_path import builtin_policy
 from r3l.run.bill import Usage
 from r3l.run.cards import base_model, changed_settings, data_card, model_card, write_model_cards
 from r3l.run.config import load
@@ -42,7 +43,8 @@ def run(tmp_path: Path) -> RunFolder:
 def test_a_model_of_the_hub_is_named_as_there() -> None:
     assert base_model(SNAPSHOT) == ("org/m", "org/m at abc123")
     assert base_model("/home/me/models/mine") == ("", "the folder mine")
-    assert base_model("builtin") == ("", "builtin")
+    builtin = ("", "builtin, the tiny policy that r3l ships")
+    assert base_model("builtin") == base_model(str(builtin_policy())) == builtin
 
 
 def test_each_model_gets_a_card_of_its_own_step(run: RunFolder) -> None:
@@ -56,7 +58,8 @@ def test_each_model_gets_a_card_of_its_own_step(run: RunFolder) -> None:
     assert "| `env.options.words` | `2` |" in card and SNAPSHOT not in card
     assert "(words=2, tasks=org/d@train), temperature" in card
     assert "Panel: the first 8 tasks of the split `eval`" in card and "## Not tried" in card
-    assert "# first, step 0" in (run.path / "best" / "README.md").read_text()
+    best = (run.path / "best" / "README.md").read_text()
+    assert "# first, step 0" in best and "| 0 of 9: the weights before training |" in best
 
 
 def test_weights_that_were_not_evaluated_are_not_praised(run: RunFolder) -> None:
@@ -72,7 +75,7 @@ def test_a_run_without_finished_models_gets_no_card(tmp_path: Path) -> None:
 def test_traces_of_a_store_alone_have_a_card_too() -> None:
     card = data_card(None, {"sessions": 2, "retries": 0}, [0.0, 1.0])
     assert "| sessions | 2 |" in card and "retries |" not in card and "## Settings" not in card
-    assert "| reward | mean 0.5, from 0 to 1 |" in card
+    assert "| reward of all sessions | mean 0.5, from 0 to 1 |" in card
 
 
 def test_settings_are_compared_with_the_defaults_of_their_algorithm() -> None:

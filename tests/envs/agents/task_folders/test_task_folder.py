@@ -42,6 +42,7 @@ def test_lines_that_mark_a_benchmark_are_not_shown(tmp_path: Path) -> None:
         ({"toml": "[verifier]\ntimeout_sec = -1"}, r"verifier\.timeout_sec is -1; write seconds"),
         ({"toml": "[agent]\ntimeout_sec = nan"}, r"agent\.timeout_sec is nan"),
         ({"toml": "[agent]\ntimeout_sec = true"}, r"agent\.timeout_sec is True"),
+        ({"toml": "[agent]\ntimeout_s = 9"}, r"agent\.timeout_s is not a key of H.* timeout_sec"),
         ({"toml": "[environment.env]\nA = 1"}, r"environment\.env is .*; write NAME = 'text'"),
         ({"toml": "[environment]\nos = 'windows'"}, r"is for 'windows'; r3l plays tasks for linux"),
         ({"toml": f"a = {'1' * 5000}"}, r"task\.toml: is not TOML"),
