@@ -17,6 +17,7 @@ from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     check_disk,
     check_hardware,
+    check_libraries,
     check_ranks,
     check_run_folder,
     check_settings,
@@ -51,6 +52,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_run_folder(options)
     check_addresses(options)
     check_hardware(options, starter)
+    check_libraries(options, starter)
     check_settings(config, options, starter)
     if options.resume:
         check_what_is_left(config, RunFolder(options.run))

@@ -25,6 +25,20 @@ def test_every_public_name_is_there_and_another_is_refused_with_the_list() -> No
         _ = r3l.Bufer
 
 
+def test_a_library_that_fails_is_named_by_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def transformers_like(module: str) -> None:
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'X'") from error
+
+    monkeypatch.delitem(vars(r3l), "Trainer", raising=False)
+    monkeypatch.setattr(r3l, "import_module", transformers_like)
+    said = r"r3l\.Trainer cannot be imported \(RuntimeError: operator torchvision::nms .*\); rein"
+    with pytest.raises(ImportError, match=said):
+        _ = r3l.Trainer
+
+
 def test_dir_shows_what_is_offered_and_nothing_else() -> None:
     assert r3l.Task and dir(r3l) == sorted(r3l.PUBLIC) == sorted(r3l.__all__)
 
