@@ -39,7 +39,8 @@ def check_amount_is_used(config: RunConfig, topology: Topology) -> None:
     cost, amount = config.cost, config.budget.amount
     if amount is None or cost.per_cpu_hour or cost.per_million_tokens or not topology.actors:
         return
-    if not any(place.gpus for place in (*topology.ranks, *topology.actors)):
+    used = [place.gpus for place in topology.actors] + [local.gpus for local in topology.ranks]
+    if not any(used):
         raise UserError(
             f"budget.amount={amount:g}: only GPUs have a price, and this run has none, so it would "
             "never be used up; set cost.per_cpu_hour or cost.per_million_tokens"
