@@ -98,8 +98,8 @@ class Download:
         )
 
     def execute(self) -> None:
-        """Downloads the files, with a progress bar. A repeated download goes on where the first one
-        ended. Raises UserError."""
+        """Downloads the files, with a progress bar. A repeated download skips the files that
+        are complete. Raises UserError."""
         from huggingface_hub import hf_hub_download, snapshot_download
 
         repo, commit = self.listing.repository, self.listing.commit
