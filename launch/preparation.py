@@ -12,11 +12,16 @@ from buffer.storage.folder_lock import check_free
 from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
 from launch.checks.absolute_paths import absolute
-from launch.checks.budgets import check_first_step_fits, check_what_is_left
+from launch.checks.budgets import (
+    check_amount_is_used,
+    check_first_step_fits,
+    check_what_is_left,
+)
 from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     check_disk,
     check_hardware,
+    check_libraries,
     check_ranks,
     check_run_folder,
     check_settings,
@@ -51,6 +56,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_run_folder(options)
     check_addresses(options)
     check_hardware(options, starter)
+    check_libraries(options, starter)
     check_settings(config, options, starter)
     if options.resume:
         check_what_is_left(config, RunFolder(options.run))
@@ -63,6 +69,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     named = config.model_copy(update={"model": str(model)})
     settled = absolute(named, known)
     plan = make_plan(settled, options)
+    check_amount_is_used(config, plan.topology)
     check_ranks(requested, config.learner.groups_per_step)  # missing devices are named first
     check_disk(config.learner, options, model)
     if settled.buffer.archive:

@@ -372,10 +372,11 @@ class Run:
         if not self.evaluations:
             return f"done ({self.steps} steps, {seconds:.0f} s)"
         first, last = self.evaluations[0], self.evaluations[-1]
-        return (
-            f"eval success {first.success:.2f} -> {last.success:.2f} "
-            f"({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
-        )
+        success = f"{first.success:.2f} -> {last.success:.2f}"
+        if first.step == last.step:  # nothing to compare, as after a budget that ended early
+            since = ", not evaluated since" if last.step < self.steps else ""
+            success = f"{last.success:.2f} at step {last.step}{since}"
+        return f"eval success {success} ({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
 
     def _interrupt(self, signum: int, frame: object) -> None:
         if self.interrupted and signum == signal.SIGINT:

@@ -17,7 +17,6 @@ The services are there too. Each name is imported at its first use:
     r3l.Store(folder, read_only=True)            # the group store of a run
 """
 
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -91,9 +90,6 @@ PUBLIC = {
 }
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
-CALLED = {"zmq": "pyzmq"}
-"""The names of packages whose module has another name, keyed by module."""
-OF_EXTRAS = ("torch", "transformers", "deepspeed", "vllm", "peft")
 
 __all__ = list(PUBLIC)
 
@@ -106,17 +102,18 @@ def __getattr__(name: str) -> Any:
             claim()
         value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
     except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
+        from r3l.errors import install_module, root_cause
+
+        if error.name is None:  # transformers raises it in place of any error
+            raise ImportError(
+                f"r3l.{name} cannot be imported ({root_cause(error)}); reinstall or uninstall the "
+                "library that fails"
+            ) from error
+        missing = error.name.partition(".")[0]
         if missing in ("r3l", *PACKAGES):
             raise
-        what = (
-            "'r3l[cpu]' or 'r3l[gpu]'"
-            if missing in OF_EXTRAS
-            else f"r3l {CALLED.get(missing, missing)}"
-        )
         raise ImportError(
-            f"r3l.{name} needs {missing}, which is not installed; run "
-            f"{sys.executable} -m pip install {what}"
+            f"r3l.{name} needs {missing}, which is not installed; run {install_module(missing)}"
         ) from error
     globals()[name] = value
     return value

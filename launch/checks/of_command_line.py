@@ -1,6 +1,7 @@
 """Checks the options, the run folder, the devices, the disk, and the names in the settings."""
 
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from actors.engine_arguments import check_engine_arguments
@@ -10,7 +11,7 @@ from launch.checks.plan_options import PlanOptions
 from launch.topology.machines import RequestedPlaces, described
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
-from r3l.errors import UserError
+from r3l.errors import UserError, install_module
 from r3l.models.model_folder import float32_bytes
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder
@@ -52,6 +53,15 @@ def check_hardware(options: PlanOptions, backend: Backend) -> None:
         raise UserError(
             f"--hardware {hardware}: describes several machines; add --cluster ray or slurm"
         )
+
+
+def check_libraries(options: PlanOptions, backend: Backend) -> None:
+    """Refuses to start a run whose processes lack a library here."""
+    if options.dry_run or backend.starts_later:
+        return
+    for module in ("torch", "deepspeed", *(["vllm"] if options.actors else [])):
+        if find_spec(module) is None:
+            raise UserError(f"{module} is not installed; run {install_module(module)}")
 
 
 def check_settings(config: RunConfig, options: PlanOptions, backend: Backend) -> None:

@@ -94,13 +94,13 @@ class Download:
         missing = self.missing
         return (
             f"{self.listing.repository.title}: no path here, but on the hub: "
-            f"{size_text(sum(missing.values()))} in {len(missing)} files from {endpoint()} to "
-            f"{cache()}"
+            f"{size_text(sum(missing.values()))} in {len(missing)} "
+            f"{'file' if len(missing) == 1 else 'files'} from {endpoint()} to {cache()}"
         )
 
     def execute(self) -> None:
-        """Downloads the files, with a progress bar. A repeated download goes on where the first one
-        ended. Raises UserError."""
+        """Downloads the files, with a progress bar. A repeated download skips the files that
+        are complete. Raises UserError."""
         from huggingface_hub import hf_hub_download, snapshot_download
 
         repo, commit = self.listing.repository, self.listing.commit
@@ -285,7 +285,10 @@ def _out_of_reach(repo: Repository, error: Exception) -> str:
     why = _ERRNO.sub("", " ".join(str(error).split()))[:100] or type(error).__name__
     if isinstance(error, errors.OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE is set"
+    where = f"is neither a path here nor in the hub cache ({cache()})"
+    if snapshot(repo) is not None:  # else nobody would look for what the cache lacks
+        where = f"its download in the hub cache ({cache()}) is incomplete"
     return (
-        f"is neither a path here nor in the hub cache ({cache()}), and {endpoint()} cannot be "
-        f"reached ({why}); where there is a network, type: {repo.command}"
+        f"{where}, and {endpoint()} cannot be reached ({why}); where there is a network, type: "
+        f"{repo.command}"
     )

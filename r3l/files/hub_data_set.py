@@ -66,11 +66,10 @@ def needed_files(listed: Listing) -> list[str]:
     configs = _configs(readme, repo)
     files = _files_of(listed.files, configs, repo.written)
     if not files:
-        known = ", ".join(str(each.get("config_name")) for each in configs)
         raise UserError(
             f"{repo.title}: has no files of the split {split}"
             + (f" in {configuration}" if configuration else "")
-            + (f"; its configurations are {known}" if known else "; check the name on its page")
+            + f"; {_known_instead(configs, configuration)}"
         )
     if odd := [file for file in files if not file.endswith((*LINES, *OBJECTS, *TABLES))]:
         raise UserError(
@@ -143,6 +142,21 @@ def _chosen(configs: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any
     if not name:
         return (usual or list(configs))[0] if usual or len(configs) == 1 else None
     return next((e for e in configs if e.get("config_name", "default") == name), None)
+
+
+def _known_instead(configs: Sequence[Mapping[str, Any]], configuration: str) -> str:
+    """Says which splits the configuration has and, if there are several, which configurations."""
+    chosen = _chosen(configs, configuration)
+    files = chosen["data_files"] if chosen is not None else ()
+    entries = files if isinstance(files, list) else [files]
+    splits = [
+        str(each["split"]) for each in entries if isinstance(each, Mapping) and "split" in each
+    ]
+    names = [str(each.get("config_name")) for each in configs]
+    said = [f"its splits are {', '.join(splits)}"] if splits else []
+    if len(names) > 1 or (names and not splits):
+        said.append(f"its configurations are {', '.join(names)}")
+    return "; ".join(said) or "check the name on its page"
 
 
 def _patterns(config: Mapping[str, Any], split: str) -> list[str]:

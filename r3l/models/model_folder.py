@@ -62,8 +62,8 @@ def check_model_folder(
                 f"type hf download {named[0]} --local-dir OTHER and give OTHER"
             )
         raise UserError(
-            f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
-            f"builtin for the shipped tiny policy{hub}"
+            f"{called}: no config.json in {folder}; give a Hugging Face model folder, a name on "
+            f"its hub (org/name), smollm2, or builtin for the shipped tiny policy{hub}"
         )
     files = ("tokenizer.json", "tokenizer_config.json")
     if tokenizer and not any((folder / file).is_file() for file in files):

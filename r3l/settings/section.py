@@ -1,7 +1,7 @@
 """The base of every group of settings."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, dataclass_transform, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
@@ -12,6 +12,8 @@ from r3l.settings.error_text import one_line
 LONGEST_S = 1e9  # limit of settings that are times
 
 
+# Without the plugin of pydantic a type checker takes `Field("x")` for a field without a default.
+@dataclass_transform(kw_only_default=True)
 class Section(BaseModel):
     """A group of settings. A settings file may leave a section empty. A section that has a `name`
     may be given as that name alone, for example `algorithm: grpo`."""

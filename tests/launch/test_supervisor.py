@@ -333,7 +333,8 @@ def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: P
     folder.add_progress(evaluation(0, 0.1))
     folder.add_progress(StepLine(3))
     run = Run(plan_for(tmp_path, resume=True), lambda line: None)
-    assert run._summary().startswith("eval success 0.10 -> 0.10 (8 tasks, 3 steps, ")
+    once = "eval success 0.10 at step 0, not evaluated since (8 tasks, 3 steps, "
+    assert run._summary().startswith(once)
     run.evaluations.append(evaluation(3, 0.9))
     assert run._summary().startswith("eval success 0.10 -> 0.90 (8 tasks, 3 steps, ")
 

@@ -6,7 +6,16 @@ import sys
 import pytest
 
 from r3l import errors
-from r3l.errors import R3LError, did_you_mean, from_wire, install, to_wire
+from r3l.errors import (
+    TORCH_CPU_INDEX,
+    R3LError,
+    did_you_mean,
+    from_wire,
+    install,
+    install_module,
+    root_cause,
+    to_wire,
+)
 
 
 def every_error(root=R3LError):
@@ -44,4 +53,19 @@ def test_a_question_names_the_known_name_that_was_probably_meant() -> None:
 
 
 def test_an_extra_is_installed_by_the_interpreter_that_lacks_it() -> None:
-    assert install("math") == f"{sys.executable} -m pip install 'r3l[math]'"
+    pip = f"{sys.executable} -m pip install"
+    assert install("math") == f"{pip} 'r3l[math]'"
+    assert install_module("zmq") == f"{pip} r3l pyzmq"
+    with_cpus = f"{pip} --extra-index-url {TORCH_CPU_INDEX} 'r3l[cpu]'"
+    gpu_or_cpu = f"{pip} 'r3l[gpu]' or, without an NVIDIA GPU, {with_cpus}"
+    assert install_module("torch") == gpu_or_cpu
+
+
+def test_the_first_error_of_a_chain_is_named() -> None:
+    try:
+        try:
+            raise RuntimeError("operator x\n does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module") from error
+    except ModuleNotFoundError as error:
+        assert root_cause(error) == "RuntimeError: operator x does not exist"

@@ -1,5 +1,6 @@
 """The public names of `import r3l`."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,31 @@ def test_every_public_name_is_there_and_another_is_refused_with_the_list() -> No
         assert getattr(r3l, name) is not None and name in dir(r3l)
     with pytest.raises(AttributeError, match=r"no 'Bufer'; .*BufferClient"):
         _ = r3l.Bufer
+
+
+def test_a_type_checker_finds_the_same_names_in_the_same_modules() -> None:
+    found, renamed = {}, {}
+    for node in ast.parse((ROOT / "r3l" / "__init__.pyi").read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name: node.module for alias in node.names}
+        elif isinstance(node, ast.Assign):  # an import by another name would be private
+            renamed[node.targets[0].id] = node.value.id
+    assert renamed == r3l.RENAMED
+    assert found == {r3l.RENAMED.get(name, name): module for name, module in r3l.PUBLIC.items()}
+
+
+def test_a_library_that_fails_is_named_by_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def transformers_like(module: str) -> None:
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'X'") from error
+
+    monkeypatch.delitem(vars(r3l), "Trainer", raising=False)
+    monkeypatch.setattr(r3l, "import_module", transformers_like)
+    said = r"r3l\.Trainer cannot be imported \(RuntimeError: operator torchvision::nms .*\); rein"
+    with pytest.raises(ImportError, match=said):
+        _ = r3l.Trainer
 
 
 def test_dir_shows_what_is_offered_and_nothing_else() -> None:

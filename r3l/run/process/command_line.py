@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from r3l.errors import UserError
+from r3l.errors import OF_ENGINES, UserError, install_module
 from r3l.run.process.file_modes import set_file_modes
 from r3l.text import printable
 
@@ -74,6 +74,11 @@ class OneLine(click.Command):
             end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
             tell(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
+        except ModuleNotFoundError as error:
+            if (module := (error.name or "").partition(".")[0]) not in OF_ENGINES:
+                raise
+            needs = f"needs {module}, which is not installed; run {install_module(module)}"
+            tell(f"{self.name}: {needs}", err=True)
         except click.Abort:
             sys.exit(130)
         finally:

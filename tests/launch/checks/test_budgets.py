@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from envs.preflight import FirstStep
-from launch.checks.budgets import RECENT, check_first_step_fits, check_what_is_left
+from launch.checks.budgets import (
+    RECENT,
+    check_amount_is_used,
+    check_first_step_fits,
+    check_what_is_left,
+)
+from launch.topology.machines import ActorPlace, Machine
+from launch.topology.placement import Ranks, Topology
 from r3l.errors import UserError
 from r3l.run.bill import Usage
 from r3l.run.config import load
@@ -36,6 +43,21 @@ def test_a_run_whose_budget_is_used_up_is_not_resumed(tmp_path: Path) -> None:
     )
     check_what_is_left(load(None, ["budget.tokens=1300"]), run)
     check_what_is_left(load(None), run)
+
+
+def test_an_amount_that_only_gpus_use_is_refused_without_gpus() -> None:
+    def check(*settings: str, gpus: tuple[str, ...] = (), actors: int = 1) -> None:
+        ranks = (Ranks("here", 1, gpus),)
+        places = (ActorPlace("here"),) * actors
+        config = load(None, ["budget.amount=5", "cost.per_gpu_hour=2", *settings])
+        check_amount_is_used(config, Topology((Machine("here"),), "cpu", ranks, places))
+
+    with pytest.raises(UserError, match=r"^budget\.amount=5: only GPUs have a price, and this run"):
+        check()
+    check("cost.per_cpu_hour=0.1")
+    check("budget.amount=null")
+    check(gpus=("0",))
+    check(actors=0)  # those that join may have GPUs
 
 
 def test_only_the_end_of_a_long_run_is_read(

@@ -32,6 +32,15 @@ def test_machines_are_described_only_for_what_starts_later_and_several_for_a_clu
     assert why in refused("--run", run, *options) and not run.exists()
 
 
+def test_a_run_without_torch_is_refused_before_it_starts(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.checks.of_command_line.find_spec", lambda name: None)
+    line = refused("--run", run, "--check")
+    assert "torch is not installed; run " in line and not run.exists()
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu 'r3l[cpu]'" in line
+
+
 def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("r3l.run.process.free_space.free_bytes", lambda path: 100 << 20)
     line = refused("--run", run)

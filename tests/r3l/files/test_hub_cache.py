@@ -27,6 +27,7 @@ def test_what_is_downloaded_is_found_without_a_network(
         f"model org/tiny@main: no path here, but on the hub: 3 kB in 2 files from {tiny.address} "
         f"to {hub_cache.cache()}"
     )
+    assert " in 1 file from " in Download(download.listing, ("a.bin",)).line()
     download.execute()
     assert download.missing == {} and not any("b.bin" in path for path in tiny.asked)
     monkeypatch.setattr(hub_cache, "endpoint", lambda: "http://127.0.0.1:1")
@@ -87,6 +88,19 @@ def test_without_a_network_one_line_says_what_to_type(
         and "\n" not in said
     )
     assert said.endswith("there is a network, type: hf download org/tiny --revision v1")
+
+
+def test_an_incomplete_download_is_called_so_without_a_network(
+    tiny: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Download(listing(TINY), ("config.json", "a.bin")).execute()
+    monkeypatch.setattr(hub_cache, "endpoint", lambda: "http://127.0.0.1:1")
+    with pytest.raises(UserError) as error:  # it is asked for files that the cache lacks
+        listing(TINY)
+    said = str(error.value)
+    assert said.startswith("model org/tiny@main: its download in the hub cache (")
+    assert ") is incomplete, and http://127.0.0.1:1 cannot be reached (" in said
+    assert said.endswith("there is a network, type: hf download org/tiny")
 
 
 def test_an_error_of_the_disk_names_the_file(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def data(hub: Hub) -> Hub:
 
 
 def download(where: str) -> None:
-    repo = Repository("org/d", kind="dataset", written=where)
+    repo = Repository(re.split("[:@]", where)[0], kind="dataset", written=where)
     listed = listing(repo)
     Download(listed, tuple(needed_files(listed))).execute()
 
@@ -122,10 +123,19 @@ def test_a_configuration_without_a_name_is_the_default_one() -> None:
     assert split_files(names, configs, "b", "train") == ["b.jsonl"]
 
 
-def test_a_split_that_does_not_exist_is_refused_with_the_configurations(data: Hub) -> None:
-    for where in ("org/d@dev", "org/d:other@train"):
-        with pytest.raises(UserError, match=r"has no files of the split .* are main, all$"):
+def test_a_split_that_does_not_exist_is_refused_with_those_that_do(data: Hub) -> None:
+    configurations = "its configurations are main, all$"
+    for where, known in (
+        ("org/d@dev", rf"split dev; its splits are train, test; {configurations}"),
+        ("org/d:all@dev", rf"split dev in all; {configurations}"),
+        ("org/d:other@train", rf"split train in other; {configurations}"),
+    ):
+        with pytest.raises(UserError, match=known):
             download(where)
+    head = "---\nconfigs: [{data_files: [{split: test, path: a.jsonl}]}]\n---\n"
+    data.files["datasets", "org/e"] = {"README.md": head.encode(), "a.jsonl": b"{}\n"}
+    with pytest.raises(UserError, match=r"split train; its splits are test$"):
+        download("org/e@train")
 
 
 def test_without_configurations_the_names_of_files_decide() -> None:

@@ -32,6 +32,8 @@ def alone(place: str) -> None:
     """A command without a group."""
     if place == "nowhere":
         raise KeyboardInterrupt
+    if place.startswith("module "):
+        raise ModuleNotFoundError(name=place.removeprefix("module "))
     raise click.UsageError(f"place {place} is\n  far away")
 
 
@@ -160,3 +162,11 @@ def test_the_cells_of_a_table_are_aligned() -> None:
     assert columns([["", "tasks"], ["all", "2"], ["a family", "10"]]) == [
         "          tasks", "all       2", "a family  10",
     ]  # fmt: skip
+
+
+def test_a_library_of_the_extras_that_is_missing_is_one_line() -> None:
+    result = CliRunner().invoke(alone, ["module torch.nn"])
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("alone: needs torch, which is not installed; run ")
+    for other in ("module of_the_user", "module "):
+        assert isinstance(CliRunner().invoke(alone, [other]).exception, ModuleNotFoundError)
