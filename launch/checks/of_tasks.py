@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from envs.openings import openings
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from r3l.algorithms.algorithm import Algorithm
@@ -44,6 +45,15 @@ def try_first_steps(
     tried = [*tasks] if longest is None or longest in tasks else [*tasks, longest]
     steps = try_tasks(config.env, tried, chat) if tried else []
     return {task.task_id: step for task, step in zip(tried, steps, strict=True)}
+
+
+def listed_openings(config: RunConfig) -> dict[str, str]:
+    """Resets each environment to every task that it lists. Returns the first observations, keyed
+    by task id. Raises UserError if a reset fails."""
+    seen = dict[str, str]()
+    for each in config.env.each():
+        seen |= openings(each.name, each.options)
+    return seen
 
 
 def check_first_steps(
