@@ -37,12 +37,17 @@ def _first_evaluated(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Takes the first step of each task. Also tries the training task with the longest options.
-    Returns the steps, keyed by task id. Raises UserError if a step fails."""
-    wanted = min(LONGEST_OF, config.env.train_tasks)
-    many = tasks_of_all(config.env, "train", wanted, config.seed)
-    longest = max(many, key=lambda task: len(repr(task.options)), default=None)
-    tried = [*tasks] if longest is None or longest in tasks else [*tasks, longest]
+    """Takes the first step of each task. Also tries the task of each split with the longest
+    options. Returns the steps, keyed by task id. Raises UserError if a step fails."""
+    trained = min(LONGEST_OF, config.env.train_tasks)
+    tried = [*tasks]
+    for many in (
+        tasks_of_all(config.env, "train", trained, config.seed),
+        tasks_of_all(config.env, "eval", min(LONGEST_OF, config.eval.tasks)),
+    ):
+        longest = max(many, key=lambda task: len(repr(task.options)), default=None)
+        if longest is not None and longest not in tried:
+            tried.append(longest)
     steps = try_tasks(config.env, tried, chat) if tried else []
     return {task.task_id: step for task, step in zip(tried, steps, strict=True)}
 

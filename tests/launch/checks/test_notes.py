@@ -98,7 +98,7 @@ def test_evaluation_problems_that_are_trained_on_are_counted(tmp_path: Path) -> 
 
 def test_evaluation_tasks_that_begin_as_a_training_task_are_counted(tmp_path: Path) -> None:
     """Although each row has a seed and an id of its own."""
-    rows = [{"question": f"{n % 9}?", "answer": "1", "id": str(n)} for n in range(20)]
+    rows = [{"question": f"{n % 12}?", "answer": "1", "id": str(n)} for n in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     env = f"env={EXAMPLES / 'own_questions.py'}:Questions"
     data = f"env.options.file={tmp_path / 'rows.jsonl'}"
@@ -107,7 +107,7 @@ def test_evaluation_tasks_that_begin_as_a_training_task_are_counted(tmp_path: Pa
     assert told == []
     openings = {f"q/{n}": row["question"] for n, row in enumerate(rows)}
     (line,) = (line for line in notes(config, {}, openings) if "as a training task" in line)
-    assert line.startswith("2 of 2 evaluation tasks begin with the same text as a training task")
+    assert line.startswith("1 of 2 evaluation tasks begin with the same text as a training task")
     alike = dict.fromkeys(openings, "Guess my number.")
     assert not [line for line in notes(config, {}, alike) if "as a training task" in line]
 
