@@ -29,7 +29,7 @@ def test_another_thread_gets_no_signals() -> None:
         with stop_asked() as asked:
             said.append(asked())
 
-    thread = threading.Thread(target=warm)
+    thread = threading.Thread(target=warm, daemon=True)
     thread.start()
     thread.join()
     assert said == [False]
