@@ -26,6 +26,7 @@ from launch.console import (
     step_line,
 )
 from launch.inspection.agent_training import AgentWatch
+from launch.inspection.evidence import change
 from launch.inspection.learning import LearningWatch
 from launch.inspection.reward_rules import RewardWatch
 from launch.inspection.snapshot import RECENT
@@ -371,9 +372,15 @@ class Run:
         if not self.evaluations:
             return f"done ({self.steps} steps, {seconds:.0f} s)"
         first, last = self.evaluations[0], self.evaluations[-1]
+        known, doubt = change(first, last, "success"), ""
+        if known and first is not last and known.low <= 0 <= known.high:
+            doubt = (
+                f"; not a clear change (95 % interval {known.low:+.2f} to {known.high:+.2f}): "
+                "r3l-launch report compares the tasks one by one"
+            )
         return (
             f"eval success {first.success:.2f} -> {last.success:.2f} "
-            f"({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
+            f"({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s){doubt}"
         )
 
     def _interrupt(self, signum: int, frame: object) -> None:
