@@ -173,7 +173,7 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
     for option in options:
         if option not in known and not takes_any:
             names = ", ".join(known) or "none"
-            if _is_path(name):
+            if is_path(name):
                 names += f"; options are parameters of its __init__: add {option} there"
             raise UserError(
                 f"env option {name}.{option}: unknown; {name} knows {names}", option=option
@@ -198,7 +198,7 @@ def _check_number(what: str, value: Any, parameter: inspect.Parameter | None) ->
 def _class(name: str) -> partial[Any]:
     """Returns the class `name`. For families and MATHEMATICS, the class's first argument is already
     set. Raises UserError for an unknown name."""
-    if _is_path(name):
+    if is_path(name):
         return partial(_user_class(name))
     family, colon, member = name.partition(":")
     target = FAMILIES.get(family) if colon and member else ENVIRONMENTS.get(name)
@@ -218,7 +218,8 @@ def _class(name: str) -> partial[Any]:
     return partial(kind, *([first] if first else []))
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether an environment is a class in a user's file, path/to/file.py:Class."""
     return name.rpartition(":")[0].endswith(".py")
 
 

@@ -19,7 +19,8 @@ import psutil
 
 from envs import registry
 from envs.base import TextEnv
-from r3l.errors import EnvironmentFailed
+from envs.openings import openings
+from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import MOST_PARTS, Task
 from r3l.rollout.env_calls import parts_in, read_reset, read_step
 from r3l.rollout.env_interface import EnvSpec
@@ -57,8 +58,9 @@ def check_env(
     """Checks an environment. `name_or_env`: a registry name, a path or an instance.
 
     For a name or path, makes two instances with `options` and checks them on one training task per
-    seed. Checks a given instance alone, from `reset(seed=seed)`. Random attempts have at most
-    `max_steps` steps. Raises AssertionError with the seed and the step.
+    seed. Also resets a user's class to every task that it lists (`envs.openings`). Checks a given
+    instance alone, from `reset(seed=seed)`. Random attempts have at most `max_steps` steps. Raises
+    AssertionError with the seed and the step, or with the task.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -73,6 +75,10 @@ def check_env(
             )
             Check(env, seed, drawn[0], max_steps, other).run()
         other.close()
+        try:
+            openings(name, made)
+        except UserError as error:
+            raise AssertionError(str(error).removeprefix(f"env {name}: ")) from error
     else:
         env = name_or_env
         for seed in seeds:

@@ -28,7 +28,7 @@ class Questions:
     @staticmethod
     def task_source(file: str = "questions.jsonl", **_):
         """Every tenth question is for evaluation. What a task needs is in its options."""
-        rows = json_lines(file)  # which names a line that is not a JSON object
+        rows = json_lines(file, "question", "answer")  # names a line that lacks one of them
         tasks = [Task(f"q/{n}", "questions", n, row) for n, row in enumerate(rows)]
         held_out = tasks[::10]
         return ListedTasks({"train": [t for t in tasks if t not in held_out], "eval": held_out})

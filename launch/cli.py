@@ -77,7 +77,9 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
     "--actor-gpus", type=click.IntRange(1, 64), help="GPUs over which each actor's engine is split"
 )
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
-@click.option("--model", help="model folder, org/name[@revision] of the hub, or builtin")
+@click.option(
+    "--model", help="model folder, org/name[@revision] of the hub, GGUF file, smollm2 or builtin"
+)
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
 @click.option("--preset", help="a shipped file of settings, such as paper-alfworld")
 @click.option("--steps", type=int, help="optimizer steps")

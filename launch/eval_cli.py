@@ -68,8 +68,8 @@ AGAIN = "run the same command again to continue"
 @click.option("--run", "run_name", help="a training run: use its settings and its model")
 @click.option(
     "--model",
-    help="model folder, org/name[@revision] of the hub, or builtin; default: the run's best, or "
-    "builtin",
+    help="model folder, org/name[@revision] of the hub, GGUF file, smollm2 or builtin; default: "
+    "the run's best, or builtin",
 )
 @click.option(
     "--env",

@@ -34,7 +34,12 @@ from launch.checks.of_model import (
     check_world,
     model_folder,
 )
-from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
+from launch.checks.of_tasks import (
+    check_first_steps,
+    first_tasks,
+    listed_openings,
+    try_first_steps,
+)
 from launch.checks.plan_options import PlanOptions
 from launch.checks.resume import changed_settings, check_data_sets, check_store
 from launch.checks.services import check_addresses
@@ -94,7 +99,8 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_world(config, named)
     if not (options.dry_run or starter.starts_later):
         check_free(RunFolder(options.run).store)  # last: a killed run may end meanwhile
-    warnings = notes(named, steps, slow=not options.dry_run)
+    seen = None if options.dry_run else listed_openings(config)
+    warnings = notes(named, steps, seen)
     return replace(plan, changed=changed, notes=tuple(warnings))
 
 

@@ -27,6 +27,7 @@ from launch.console import (
     step_line,
 )
 from launch.inspection.agent_training import AgentWatch
+from launch.inspection.evidence import change
 from launch.inspection.learning import LearningWatch
 from launch.inspection.reward_rules import RewardWatch
 from launch.inspection.snapshot import RECENT
@@ -376,7 +377,14 @@ class Run:
         if first.step == last.step:  # nothing to compare, as after a budget that ended early
             since = ", not evaluated since" if last.step < self.steps else ""
             success = f"{last.success:.2f} at step {last.step}{since}"
-        return f"eval success {success} ({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
+        known, doubt = change(first, last, "success"), ""
+        if known and first is not last and known.low <= 0 <= known.high:
+            doubt = (
+                f"; not a clear change (95 % interval {known.low:+.2f} to {known.high:+.2f}): "
+                "r3l-launch report compares the tasks one by one"
+            )
+        measured = f"({last.tasks} tasks, {self.steps} steps, {seconds:.0f} s)"
+        return f"eval success {success} {measured}{doubt}"
 
     def _interrupt(self, signum: int, frame: object) -> None:
         if self.interrupted and signum == signal.SIGINT:

@@ -26,10 +26,13 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
 def notes(
-    config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
+    config: RunConfig,
+    first_steps: Mapping[str, FirstStep] = {},
+    openings: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yields a line for each warning. `first_steps`: keyed by task id. `slow`: whether to compare
-    evaluation tasks with training tasks."""
+    """Yields a line for each warning. `first_steps`, `openings`: the first steps and the first
+    observations that are known, keyed by task id. Evaluation tasks are compared with training
+    tasks, which can take long, unless `openings` is None."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -41,8 +44,8 @@ def notes(
     yield from _room(config.actor, first_steps)
     yield from _paid_for_nothing(first_steps)
     yield from _few_tasks(config)
-    if slow:
-        yield from _shared_tasks(config)
+    if openings is not None:
+        yield from _shared_tasks(config, openings)
 
 
 def _context(config: RunConfig) -> Iterator[str]:
@@ -164,22 +167,30 @@ def _few_tasks(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _shared_tasks(config: RunConfig) -> Iterator[str]:
+def _shared_tasks(config: RunConfig, openings: Mapping[str, str]) -> Iterator[str]:
     """Counts the evaluation tasks that pose the same problem as a training task."""
     wanted = min(config.env.train_tasks, MOST_TASKS)
     held_out = tasks_of_all(config.env, "eval", min(config.eval.tasks, MOST_TASKS))
-    trained = {_problem(task) for task in tasks_of_all(config.env, "train", wanted, config.seed)}
-    shared = [task for task in held_out if _problem(task) in trained]
+    training = tasks_of_all(config.env, "train", wanted, config.seed)
+    # Where most tasks begin alike, as in a game, the first observation does not tell the problem.
+    alike = len(set(openings.values())) < len(openings) / 2
+    posed = {} if alike else openings
+    trained = {_problem(task, posed) for task in training}
+    shared = [task for task in held_out if _problem(task, posed) in trained]
     if shared:
+        what, if_so = "are the same problem", ""
+        if shared[0].task_id in posed:
+            what, if_so = "begin with the same text", "if they are the same problem, "
         yield (
-            f"{len(shared)} of {len(held_out)} evaluation tasks are the same problem as a training "
-            f"task, such as {shared[0].task_id}: success on those says nothing about other tasks"
+            f"{len(shared)} of {len(held_out)} evaluation tasks {what} as a training task, such as "
+            f"{shared[0].task_id}: {if_so}success on those says nothing about other tasks"
         )
 
 
-def _problem(task: Task) -> str:
+def _problem(task: Task, openings: Mapping[str, str]) -> str:
     """Returns a key for a task's problem, from the environment and the prompt. If there is no
-    prompt, uses the seed and the options."""
+    prompt, uses the first observation or else the seed and the options."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
-    posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
+    seeded = (task.seed, sorted(options.items(), key=str))
+    posed = options.get("prompt") or openings.get(task.task_id) or seeded
     return repr((task.env, posed))

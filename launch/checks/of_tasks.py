@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from envs.openings import openings
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from r3l.algorithms.algorithm import Algorithm
@@ -36,14 +37,28 @@ def _first_evaluated(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Takes the first step of each task. Also tries the training task with the longest options.
-    Returns the steps, keyed by task id. Raises UserError if a step fails."""
-    wanted = min(LONGEST_OF, config.env.train_tasks)
-    many = tasks_of_all(config.env, "train", wanted, config.seed)
-    longest = max(many, key=lambda task: len(repr(task.options)), default=None)
-    tried = [*tasks] if longest is None or longest in tasks else [*tasks, longest]
+    """Takes the first step of each task. Also tries the task of each split with the longest
+    options. Returns the steps, keyed by task id. Raises UserError if a step fails."""
+    trained = min(LONGEST_OF, config.env.train_tasks)
+    tried = [*tasks]
+    for many in (
+        tasks_of_all(config.env, "train", trained, config.seed),
+        tasks_of_all(config.env, "eval", min(LONGEST_OF, config.eval.tasks)),
+    ):
+        longest = max(many, key=lambda task: len(repr(task.options)), default=None)
+        if longest is not None and longest not in tried:
+            tried.append(longest)
     steps = try_tasks(config.env, tried, chat) if tried else []
     return {task.task_id: step for task, step in zip(tried, steps, strict=True)}
+
+
+def listed_openings(config: RunConfig) -> dict[str, str]:
+    """Resets each environment to every task that it lists. Returns the first observations, keyed
+    by task id. Raises UserError if a reset fails."""
+    seen = dict[str, str]()
+    for each in config.env.each():
+        seen |= openings(each.name, each.options)
+    return seen
 
 
 def check_first_steps(

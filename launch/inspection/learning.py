@@ -31,6 +31,7 @@ RETRIES = 150
 """This many retries without a better one raise an alarm: then at most 2 % of retries are better
 (with 95 % confidence)."""
 READABLE = 0.2  # share of the reflections
+SEEN = 0.2  # share of the failures that reflections call one
 FLAT_ENTROPY = 0.01  # nats/token
 SINKS, GROWS_BY = 0.2, 0.5  # part of the entropy at first; nats/token above twice that
 SOLVED = 0.9  # success, or best reward of a group, at which little is left to learn
@@ -297,6 +298,25 @@ def _reflections(evidence: Evidence) -> Iterator[Reason]:
             f"the model does not follow its own advice: {WARM_UP}, or set algorithm=grpo, which "
             "samples no reflections",
             "useless retries",
+        )
+    yield from _unseen_failures(evidence)
+
+
+def _unseen_failures(evidence: Evidence) -> Iterator[Reason]:
+    """Reflections that call most failures a success: no retry follows. It is a note, since the
+    policy still learns from its attempts."""
+    recent, called = evidence.recent, "group/trigger_rate"
+    failed, seen = 1 - recent.mean("group/success_base"), recent.mean(called)
+    readable = recent.mean("group/reflection_valid") >= READABLE
+    judged = recent.enough and recent.values(called) and failed > 1 - SOLVED
+    if judged and readable and seen < SEEN * failed:
+        yield Reason(
+            f"{failed:.0%} of the attempts fail, but only {seen:.0%} of the reflections call for "
+            "a retry: they call failures a success",
+            f"{WARM_UP}, or for more steps, or set algorithm=grpo, which samples no reflections; "
+            "r3l-buffer view shows the reflections",
+            "unseen failures",
+            alarm=False,
         )
 
 

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
 from learner.warmup.recipe import RECORD, Recipe
+from learner.warmup.stopping import stop_asked
 from r3l.algorithms.losses import imitation_loss
 from r3l.algorithms.rows import Row, supervised
 from r3l.errors import UserError
@@ -87,7 +88,9 @@ def warmup(recipe: Recipe, out: Path) -> None:
     echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}; {kinds}")
     saving = Checkpoints(trainer, out / CHECKPOINTS, tokenizer, keep=1)
     reading = 0.0 if recipe.pretrained else READING
-    fit(trainer, cut, steps=recipe.steps or 0, reading=reading, done=state.version, saving=saving)
+    steps, done = recipe.steps or 0, state.version
+    with stop_asked() as stops:
+        fit(trainer, cut, steps=steps, reading=reading, done=done, saving=saving, stops=stops)
     saving.close()
     trainer.save_model(out)
     tokenizer.save_pretrained(out)
@@ -202,9 +205,11 @@ def fit(
     reading: float = READING,
     done: int = 0,
     saving: Checkpoints | None = None,
+    stops: Callable[[], bool] = lambda: False,
 ) -> list[float]:
     """Trains from step `done` + 1 to step `steps`. Returns the losses. Step n trains on the nth
-    batch. With `saving`, saves a checkpoint every SAVE_S seconds.
+    batch. With `saving`, saves a checkpoint every SAVE_S seconds, and when `stops` says to stop;
+    then raises KeyboardInterrupt.
 
     `reading`: share of the steps that also train on tokens outside replies, with a small weight.
     These steps come first. They teach a model to copy names, which it needs to act.
@@ -224,9 +229,14 @@ def fit(
                 f"warmup step {step}/{steps} loss {losses[-1]:.3f} {spent:.0f} s "
                 f"{tokens / spent:.0f} tokens/s, {left:.0f} s left"
             )
-        if saving is not None and now >= saved + SAVE_S:
+        stopping = step < steps and stops()
+        if saving is not None and (stopping or now >= saved + SAVE_S):
             saved = now
             saving.save(RunState(step))
+        if stopping:
+            if saving is not None:
+                saving.close()
+            raise KeyboardInterrupt
     return losses
 
 

@@ -20,8 +20,12 @@ def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_L
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"{what}: cannot be read ({error.strerror}); {remedy}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{what}: not UTF-8 text; {remedy}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{what}: not UTF-8 text (line {line}); if it is text in Latin-1, convert it with "
+            f"iconv -f latin1 -t utf-8; {remedy}"
+        ) from None
 
 
 def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
@@ -31,9 +35,9 @@ def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def json_lines(file: str | Path) -> list[dict[str, Any]]:
+def json_lines(file: str | Path, *needed: str) -> list[dict[str, Any]]:
     """Reads a file with one JSON object a line. Skips empty lines. Raises UserError, with the
-    number of the line, for a line that is not a JSON object."""
+    number of the line, for a line that is not a JSON object or lacks one of the `needed` keys."""
     path = Path(file).expanduser()
     rows = []
     for number, line in numbered_lines(path, f"data {path}", "write one JSON object a line"):
@@ -43,5 +47,10 @@ def json_lines(file: str | Path) -> list[dict[str, Any]]:
             raise UserError(f"data {path}, line {number}: is not JSON ({error})") from None
         if not isinstance(row, dict):
             raise UserError(f"data {path}, line {number}: must be a JSON object, not {line:.60}")
+        if lacks := [repr(key) for key in needed if key not in row]:
+            raise UserError(
+                f"data {path}, line {number}: has no {' and no '.join(lacks)}; it has "
+                f"{', '.join(row) or 'nothing'}"
+            )
         rows.append(row)
     return rows

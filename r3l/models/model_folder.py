@@ -146,6 +146,9 @@ def read_tokenizer(folder: Path, called: str) -> Any:
         )
     # If the tokenizer were saved with this argument, other programs would obey it.
     del tokenizer.init_kwargs["local_files_only"]
+    # Whether a text fits is checked with the run's own limits, whose message names the task.
+    told = "sequence-length-is-longer-than-the-specified-maximum"
+    getattr(tokenizer, "deprecation_warnings", {})[told] = True
     return tokenizer
 
 

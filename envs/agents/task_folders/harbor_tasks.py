@@ -303,8 +303,8 @@ def check_sandbox(tasks: str, command: str, unsandboxed: bool) -> None:
     if not command.startswith(RUNNER) and not unsandboxed:
         raise UserError(
             f"env agent: tasks {tasks}: their tests would run as your user, and so would the "
-            f"agent; unsandboxed=true allows it, or command={RUNNER}NAME plays them in containers "
-            "with Harbor's runner"
+            "agent; allow that with unsandboxed=true, or play them in Harbor's containers with "
+            f"command={RUNNER}NAME"
         )
 
 

@@ -14,9 +14,11 @@ from r3l.run.config import load
 from tests.envs.agents.task_folders.folders import made
 from tests.envs.agents.task_folders.test_private_view import pytestmark as needs_views
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
 
 def lines(*overrides: str) -> list[str]:
-    return list(notes(load(None, [f"model={builtin_policy()}", *overrides]), slow=True))
+    return list(notes(load(None, [f"model={builtin_policy()}", *overrides]), openings={}))
 
 
 def test_a_context_that_the_model_lacks_is_told() -> None:
@@ -64,9 +66,9 @@ def test_a_question_that_pays_an_empty_response_is_told() -> None:
     steps = {"t/2": FirstStep(9, 9, 9, for_nothing=0.5), "t/1": FirstStep(9, 9, 9, for_nothing=1.0),
              "t/3": FirstStep(9, 9, 9, for_nothing=-1.0)}  # fmt: skip
     config = load(None, [f"model={builtin_policy()}"])
-    (line,) = notes(config, steps, slow=False)
+    (line,) = notes(config, steps)
     assert line.startswith("task t/1: an empty response earns 1 of a full success, and so it is ")
-    assert list(notes(config, {"t/3": steps["t/3"]}, slow=False)) == []
+    assert list(notes(config, {"t/3": steps["t/3"]})) == []
 
 
 def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_response() -> None:
@@ -74,7 +76,7 @@ def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_respon
 
     def told(*overrides: str) -> list[str]:
         config = load(None, [f"model={builtin_policy()}", *overrides])
-        return [line for line in notes(config, steps, slow=False) if "first prompt" in line]
+        return [line for line in notes(config, steps) if "first prompt" in line]
 
     (line,) = told()
     assert "t/2 leaves 196 of the 512 " in line
@@ -92,6 +94,22 @@ def test_evaluation_problems_that_are_trained_on_are_counted(tmp_path: Path) -> 
     told = [line for line in lines("env=math", *data) if "the same problem" in line]
     assert len(told) == 1 and told[0].startswith("3 of 6 evaluation tasks")
     assert not any("the same problem" in line for line in lines("env=countdown"))
+
+
+def test_evaluation_tasks_that_begin_as_a_training_task_are_counted(tmp_path: Path) -> None:
+    """Although each row has a seed and an id of its own."""
+    rows = [{"question": f"{n % 12}?", "answer": "1", "id": str(n)} for n in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    env = f"env={EXAMPLES / 'own_questions.py'}:Questions"
+    data = f"env.options.file={tmp_path / 'rows.jsonl'}"
+    config = load(None, [env, data, f"model={builtin_policy()}"])
+    told = [line for line in notes(config, openings={}) if "as a training task" in line]
+    assert told == []
+    openings = {f"q/{n}": row["question"] for n, row in enumerate(rows)}
+    (line,) = (line for line in notes(config, {}, openings) if "as a training task" in line)
+    assert line.startswith("1 of 2 evaluation tasks begin with the same text as a training task")
+    alike = dict.fromkeys(openings, "Guess my number.")
+    assert not [line for line in notes(config, {}, alike) if "as a training task" in line]
 
 
 @pytest.mark.parametrize(

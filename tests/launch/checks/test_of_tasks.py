@@ -37,17 +37,24 @@ def test_the_task_with_the_longest_options_is_tried_too(
 ) -> None:
     pytest.importorskip("math_verify")
     rows = [{"prompt": "1 + 1?" + " please" * (n == 7), "answer": "2"} for n in range(9)]
-    file = tmp_path / "problems.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    data, tried = f"env.options={{train: {file}, eval: {file}}}", list[Task]()
+    short, long = tmp_path / "short.jsonl", tmp_path / "long.jsonl"
+    short.write_text(json.dumps(rows[0]))
+    long.write_text("\n".join(map(json.dumps, rows)))
+    tried = list[Task]()
 
     def try_tasks(env: object, tasks: Sequence[Task], chat: object) -> list[FirstStep]:
         tried[:] = tasks
         return [FirstStep(1, 1, 1)] * len(tasks)
 
     monkeypatch.setattr(of_tasks, "try_tasks", try_tasks)
-    for more, prompts in ((["env.train_tasks=9"], 1), (["env.train_tasks=1"], 0)):
-        config = load(None, ["env=math", data, *more])
+    for train, evaluated, more, prompts in (
+        (long, short, "env.train_tasks=9", 1),
+        (long, short, "env.train_tasks=1", 0),
+        (short, long, "eval.tasks=9", 1),
+        (short, long, "eval.tasks=0", 0),
+    ):
+        data = f"env.options={{train: {train}, eval: {evaluated}}}"
+        config = load(None, ["env=math", data, more])
         try_first_steps(config, first_tasks(config), CHAT)
         assert sum("please" in task.options["prompt"] for task in tried) == prompts
 

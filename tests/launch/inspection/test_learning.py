@@ -155,6 +155,15 @@ def test_a_run_whose_reflections_cannot_be_read_is_not_told_to_sample_reflection
     assert "algorithm=r3l" in reasons(grpo)[0].remedy
 
 
+def test_reflections_that_call_failures_a_success_are_a_note() -> None:
+    blind = {"group__success_base": 0.6, "group__trigger_rate": 0.03}
+    (note,) = reasons(steps(**blind))
+    assert note.name == "unseen failures" and not note.alarm
+    assert note.what.startswith("40% of the attempts fail, but only 3% of the reflections call ")
+    assert reasons(steps(**{**blind, "group__trigger_rate": 0.2})) == []
+    assert reasons(steps(**{**blind, "group__success_base": 0.95})) == []
+
+
 def test_a_success_that_was_frequent_and_is_lost_is_an_alarm_and_a_rare_one_is_not() -> None:
     lost = varied("group/reward_mean", *[0.1] * 20)
     assert alarms([*steps(5), *lost]) == ["success lost"]

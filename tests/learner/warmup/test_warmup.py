@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import signal
 from dataclasses import replace
 from typing import get_args, get_type_hints
 
@@ -127,6 +128,24 @@ def test_an_interrupted_warm_up_continues_to_the_same_weights(tmp_path, monkeypa
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
     left = {path.name for path in (tmp_path / "cut").iterdir()}
     assert left == {path.name for path in (tmp_path / "whole").iterdir()} and RECORD in left
+
+
+def test_a_stopped_warm_up_keeps_the_step_that_it_finished(tmp_path, monkeypatch, capsys):
+    recipe = Recipe(("keys",), steps=3, tokens_per_batch=512).resolved()
+    row, made = warmup.rows_of_lessons, itertools.count(1)
+
+    def terminated(batch, **more):
+        if next(made) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return row(batch, **more)
+
+    monkeypatch.setattr(warmup, "rows_of_lessons", terminated)
+    with pytest.raises(KeyboardInterrupt):
+        warmup.warmup(recipe, tmp_path / "cut")
+    assert "stops when this step is saved" in capsys.readouterr().err
+    warmup.warmup(recipe, tmp_path / "cut")
+    assert "continued after step 2" in capsys.readouterr().out
+    assert next(made) == 4
 
 
 def _length(lesson):

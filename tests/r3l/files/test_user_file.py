@@ -52,3 +52,19 @@ def test_a_line_that_is_no_object_is_named_by_its_number(
         json_lines(file)
     file.write_text(f'{first}{{"b": 2}}\n', encoding="utf-8")
     assert json_lines(str(file)) == [{"a": "x\u2028y"}, {"b": 2}]
+
+
+def test_a_line_that_lacks_a_key_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"text": "a", "queue": "b"}\n\n{"text": "a", "id": 3}\n{}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 3: has no 'queue'; it has text, id$"):
+        json_lines(file, "text", "queue")
+    with pytest.raises(UserError, match=r"line 4: has no 'text'; it has nothing$"):
+        json_lines(file, "text")
+    assert len(json_lines(file)) == 3
+
+
+def test_text_in_latin_1_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes('{"a": 1}\n{"a": "Zoë"}\n'.encode("latin-1"))
+    said = refusal(tmp_path / "old")
+    assert said.startswith("not UTF-8 text (line 2); ") and "iconv -f latin1 -t utf-8" in said

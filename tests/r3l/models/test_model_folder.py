@@ -158,3 +158,11 @@ def test_a_tokenizer_is_saved_without_how_it_was_read(model: Path, tmp_path: Pat
     read_tokenizer(model, "--model mine").save_pretrained(tmp_path / "again")
     saved = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
     assert "local_files_only" not in saved
+
+
+def test_a_long_text_is_no_warning_of_transformers(
+    model: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = read_tokenizer(model, "--model mine")
+    assert len(tokenizer.encode("word " * 9000)) > tokenizer.model_max_length
+    assert "longer than" not in caplog.text + "".join(capfd.readouterr())
