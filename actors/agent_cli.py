@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 
-from actors.agents.check_agent import check_agent
+from actors.agents.check_agent import TASKS, check_agent
 from actors.agents.check_solutions import check_solutions
+from envs.agents.agent_tasks import unknown_fields
+from envs.registry import tasks_of_all
 from r3l.errors import UserError
 from r3l.models.model_folder import read_tokenizer
 from r3l.models.model_path import model_path
@@ -67,6 +69,9 @@ def check(file: Path, model: str | None, oracle: bool, overrides: tuple[str, ...
         raise UserError(f"env {config.env.title}: is not an agent; use r3l-env check NAME")
     if oracle and model is not None:
         raise UserError("--oracle asks no model; leave out --model")
+    tasks = tasks_of_all(config.env, "train", TASKS)  # so a broken one is named before long imports
+    if note := unknown_fields(str(config.env.options.get("command", "")), tasks):
+        echo(f"note: {note}")
     lines = check_solutions(config) if oracle else None
     sys.exit(
         asyncio.run(_print(lines or (_made_up(config) if model is None else _sampled(config))))

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from envs.agents.agent_runner import ProcessState
 from envs.agents.agent_variables import CACHES, DOWNLOADS
 from envs.agents.call_function import CLEAR_S, Job, children_of
+from envs.agents.last_error import last_error
 from envs.agents.opened_folder import OpenedFolder
 from envs.agents.task_folders.private_view import View
 from r3l.errors import EnvironmentFailed
@@ -107,12 +108,13 @@ class AgentProcess:
         return int(code) if code.lstrip(b"-").isdigit() else 1  # an agent may write there too
 
     def last_line(self, name: str) -> str:
-        """Returns the last non-empty line of `stdout` or `stderr`."""
+        """Returns the last non-empty line of `stdout`, or the error at the end of `stderr`."""
         if name not in self.files:
             return ""
         file = self.files[name]
         written = os.pread(file, LAST, max(0, os.fstat(file).st_size - LAST))
-        return written.decode(errors="replace").strip().rpartition("\n")[2].strip()
+        text = written.decode(errors="replace")
+        return last_error(text) if name == "stderr" else text.strip().rpartition("\n")[2].strip()
 
     def leave(self) -> bool:
         """Closes the files of a lasting process. Returns whether what it has started lives on,

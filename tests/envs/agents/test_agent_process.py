@@ -62,7 +62,7 @@ def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None
         assert wait(process) == 0
         seen.add(process.last_line("stdout"))
     assert len(seen) == 2
-    for name, code, line in (("bad", 3, "3"), ("worse", 1, "ValueError: no")):
+    for name, code, line in (("bad", 3, "3"), ("worse", 1, f"ValueError: no ({file}:7)")):
         process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {}, "[]")
         assert wait(process) == code and process.last_line("stderr") == line
     for name, code in (("gone", 7), ("crashed", -signal.SIGABRT), ("killed", -signal.SIGKILL)):
