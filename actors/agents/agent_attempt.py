@@ -395,7 +395,8 @@ class AgentEnvironment:
             limit = f"{limit_s:g} s ({of})"
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
-            raise failed("agent_no_calls", "the agent ended without a call")
+            said = f" (its last line is {state.stdout!r:.100})" if state.stdout else ""
+            raise failed("agent_no_calls", f"the agent ended without a call{said}")
         if isinstance(session.tape, RetryPlayer):
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"

@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envs.agents.agent_process import Argv
+from envs.agents.agent_process import Argv, last_error
 from envs.agents.agent_variables import child_environment, client_names
-from envs.agents.last_error import last_error
 from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
