@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from actors.agents.check_agent import check_agent
+from actors.agents.check_agent import TASKS, check_agent
 from actors.agents.check_solutions import check_solutions
-from envs.registry import try_out
+from envs.agents.agent_tasks import unknown_fields
+from envs.registry import tasks_of_all, try_out
 from r3l.errors import UserError
 from r3l.models.model_folder import read_tokenizer
 from r3l.models.model_path import model_path
@@ -68,9 +69,12 @@ def check(file: Path, model: str | None, oracle: bool, overrides: tuple[str, ...
         raise UserError(f"env {config.env.title}: is not an agent; use r3l-env check NAME")
     if oracle and model is not None:
         raise UserError("--oracle uses no model; leave --model out")
-    if not oracle:  # refuses faulty options before torch and vLLM are imported, which takes longer
+    if not oracle:  # names a faulty option or task before the long imports of torch and vLLM
         for each in config.env.each():
             try_out(each.name, each.options)
+        tasks = tasks_of_all(config.env, "train", TASKS)
+        if note := unknown_fields(str(config.env.options.get("command", "")), tasks):
+            echo(f"note: {note}")
     lines = check_solutions(config) if oracle else None
     sys.exit(
         asyncio.run(_print(lines or (_made_up(config) if model is None else _sampled(config))))

@@ -389,12 +389,14 @@ class AgentEnvironment:
             lacks = {name: repr(name.rpartition(".")[2]) for name in facts.hidden}
             if missed := [name for name, key in lacks.items() if key in state.stderr]:
                 why += f" (only the grader sees {missed[0]}: env.options.hidden)"
+            why += _cut(session.tree.nodes)
             raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
             limit = f"{limit_s:g} s ({of})"
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
-            raise failed("agent_no_calls", "the agent ended without a call")
+            said = f" (its last line is {state.stdout!r:.100})" if state.stdout else ""
+            raise failed("agent_no_calls", f"the agent ended without a call{said}")
         if isinstance(session.tape, RetryPlayer):
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
@@ -453,3 +455,15 @@ def _continuation(left: Trajectory | None, params: ParamsOfStep) -> ContinuingPl
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None
+
+
+def _cut(nodes: Sequence[Node]) -> str:
+    """Returns what an agent's error may come from, if its last reply was cut."""
+    sampled = [(node.finish, node.sample) for node in nodes if node.sample is not None]
+    if not sampled or sampled[-1][0] != "length":
+        return ""
+    return (
+        f" (its last reply was cut after {len(sampled[-1][1].token_ids)} tokens, which some "
+        "clients raise as an error: have the agent catch it, or raise its own limit or "
+        "actor.max_response_tokens)"
+    )

@@ -35,7 +35,7 @@ from r3l.run.config import RunConfig
 from r3l.views.tape import TapedCall, first_difference, read_tape
 
 TASKS = 3
-EQUAL = "both attempts are equal"
+EQUAL, ALIKE = "both attempts are equal", "both attempts failed alike"
 NOTHING_EARNED = "reward 0, as a made-up reply is seldom right: the agent ran and was graded"
 CACHED = (
     "; a cache may have answered what only one attempt asked: turn off the client's cache of "
@@ -144,7 +144,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
                 )
             policy.left_out.clear()
             if passed and (paid := await _paid_for_nothing(policy, make_env, task, config)):
-                earned = " and ".join(dict.fromkeys(attempt.outcome for attempt in attempts))
+                earned = " and ".join(dict.fromkeys(f"{each.reward:g}" for each in attempts))
                 yield (
                     f"note: task {task.task_id}: empty replies earn {paid:g}, made-up ones "
                     f"{earned}; the reward may pay for nothing, so look at how it is computed",
@@ -201,7 +201,7 @@ def _compared(attempts: Sequence[PlayedAttempt], ignore: Sequence[str], trained:
     their first difference."""
     one, other = ([call for call in each.calls if not call.model] for each in attempts)
     outcomes = (NOTHING_EARNED if each.reward == 0 else each.outcome for each in attempts)
-    compared = EQUAL
+    compared = EQUAL if any(each.reward is not None for each in attempts) else ALIKE
     if difference := first_difference(one, other, ignore):
         cached = len(one) != len(other) and any(each.reward is not None for each in attempts)
         compared = f"the second attempt differs: {difference}{CACHED * cached}"

@@ -8,13 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envs.agents.agent_process import Argv
+from envs.agents.agent_process import Argv, last_error
 from envs.agents.agent_variables import child_environment, client_names
 from r3l.errors import UserError
 
@@ -26,7 +25,6 @@ WORKSPACE = "workspace"
 """A value of the option `snapshot`: copy only the agent's folder."""
 NOTHING = "none"
 """A value of the option `snapshot`: copy nothing."""
-_FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
 CHECK_S = 100.0  # a package that takes a minute to import; below START_S of a worker
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path[0] = sys.argv[1]\n" + (
@@ -147,7 +145,7 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
     argv = (own, str(CALL_FUNCTION), f"{path}:{name}")
     ended = run_command(f"{option} {target}", argv)
     if ended.returncode:
-        raise UserError(f"env agent: {option} {target}: {last_error(ended)} (with {own})")
+        raise UserError(f"env agent: {option} {target}: {error_of(ended)} (with {own})")
     return argv
 
 
@@ -169,20 +167,9 @@ def check_needs_no_folder(target: str) -> None:
                 )
 
 
-def last_error(ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns the last line of a process's standard error, with the file and line of the user's
-    code in its traceback; or the exit code if there is no line."""
-    lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-    places = [(found[1], found[2]) for line in lines if (found := _FRAME.match(line))]
-    own = [(file, number) for file, number in places if _of_user(file)]
-    return lines[-1] + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
-
-
-def _of_user(file: str) -> bool:
-    """Whether a file of a traceback is neither r3l's nor a library's."""
-    inside = os.path.join(sysconfig.get_path("stdlib"), "")
-    library = file.startswith((inside, "<")) or "site-packages" in Path(file).parts
-    return not library and Path(file) not in (CALL_FUNCTION, REMOTE)
+def error_of(ended: subprocess.CompletedProcess[str]) -> str:
+    """Returns the error with which a process ended, or its exit code if it said nothing."""
+    return last_error(ended.stderr) or f"exit code {ended.returncode}"
 
 
 def run_command(

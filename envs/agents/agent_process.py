@@ -12,10 +12,12 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from envs.agents.agent_runner import ProcessState
 from envs.agents.agent_variables import CACHES, DOWNLOADS
@@ -41,6 +43,11 @@ this process and what it adopted."""
 _known: set[int] = set()
 """Children of the starters and of `heir` that are to live: wrappers, heads, and what the starters
 started themselves."""
+_OURS = [str(Path(__file__).with_name(name)) for name in ("call_function.py", "remote_agent.py")]
+_FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
+_LIBRARY = re.compile(r"<|.*/(?:site-packages|dist-packages|lib(?:64)?/python3\.\d+)/")
+_GROUP = re.compile(r"^ *(?:\+-[-+ .\d]*|\| ?)")
+"""What a traceback of an exception group has before its lines, or all of such a line."""
 
 
 class AgentProcess:
@@ -107,12 +114,13 @@ class AgentProcess:
         return int(code) if code.lstrip(b"-").isdigit() else 1  # an agent may write there too
 
     def last_line(self, name: str) -> str:
-        """Returns the last non-empty line of `stdout` or `stderr`."""
+        """Returns the last non-empty line of `stdout`, or the error at the end of `stderr`."""
         if name not in self.files:
             return ""
         file = self.files[name]
         written = os.pread(file, LAST, max(0, os.fstat(file).st_size - LAST))
-        return written.decode(errors="replace").strip().rpartition("\n")[2].strip()
+        text = written.decode(errors="replace")
+        return last_error(text) if name == "stderr" else text.strip().rpartition("\n")[2].strip()
 
     def leave(self) -> bool:
         """Closes the files of a lasting process. Returns whether the processes that it started live
@@ -135,6 +143,33 @@ class AgentProcess:
         for file in self.files.values():
             os.close(file)
         self.files.clear()
+
+
+def last_error(text: str) -> str:
+    """Returns the last line of a text; after a traceback, the first and the last line of the error,
+    and the newest line of the user's code. Returns "" for an empty text.
+
+        File "/home/me/grade.py", line 7, in grade       the newest line of the user's own code
+        File "/usr/lib/python3.12/json/decoder.py", …    a library's
+      ValueError: what went wrong                        the error, which may have several lines
+    """
+    lines = [_GROUP.sub("", line).rstrip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    if not lines:
+        return ""
+    places = [(i, found) for i, line in enumerate(lines) if (found := _FRAME.match(line))]
+    last = lines[-1].strip()
+    if not places:
+        return last
+    raised = [line for line in lines[places[-1][0] + 1 :] if not line.startswith(" ")]
+    error = " … ".join(dict.fromkeys([*raised[:1], last]))
+    own = [found for _, found in places if not _of_library(found[1])]
+    return error + (f" ({own[-1][1]}:{own[-1][2]})" if own else "")
+
+
+def _of_library(file: str) -> bool:
+    """Whether a file of a traceback is r3l's starter or a library's."""
+    return file in _OURS or _LIBRARY.match(file) is not None
 
 
 def _start(starter: Argv, job: Job) -> tuple[subprocess.Popen[str], int, int]:

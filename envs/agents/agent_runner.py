@@ -49,9 +49,9 @@ class AgentFacts:
 class ProcessState:
     """The state of a process.
 
-    `exit`: the exit code, or None while it runs. `stdout`, `stderr`: the last line of each, "" for
-    a process with pipes. `pid`: the process's id, 0 if the work was done without another process.
-    `folder`: where its files and pipes are.
+    `exit`: the exit code, or None while it runs. `stdout`: its last line; `stderr`: the error at
+    its end; "" for a process with pipes. `pid`: the process's id, 0 if the work was done without
+    another process. `folder`: where its files and pipes are.
     """
 
     exit: int | None = None

@@ -17,6 +17,7 @@ from r3l.records import Task
 NAME = "agent"
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
+_MEANT = re.compile(r"(?<!\$)" + FIELD.pattern)  # not ${NAME}, which is a shell's
 ANSWER = re.compile(
     r"(?:\w+_)?(?:answers?|solutions?|golds?|truths?|groundtruths?|targets?|labels?|tests?|oracle"
     r"|rubrics?|patch|test_(?:cases?|lists?|code))"
@@ -74,6 +75,18 @@ class Hidden:
         if self.usual:  # deeper, it may be a schema's
             return outer.count(".") < 2 and holds_answer(name)
         return f"{outer}{name}".lower() in self.names
+
+
+def unknown_fields(command: str, tasks: Sequence[Task]) -> str:
+    """Returns a note if a command has a field that no task has, and "" otherwise."""
+    known = sorted({name for task in tasks for name in task.options.get("task", {})})
+    lacking = sorted({found[0] for found in _MEANT.finditer(command) if found[1] not in known})
+    if not lacking or not known:
+        return ""
+    return (
+        f"env agent: command has {', '.join(lacking)}, which is no field of the tasks "
+        f"({', '.join(known)}), so the agent gets it as it stands there"
+    )
 
 
 def read_tasks(file: str) -> ListedTasks:

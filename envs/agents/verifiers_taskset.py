@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.agents.agent import Agent
-from envs.agents.agent_checks import CALL_FUNCTION, interpreter, last_error, run_command
+from envs.agents.agent_checks import CALL_FUNCTION, error_of, interpreter, run_command
 from envs.agents.agent_process import Argv
 from envs.agents.agent_tasks import split_tasks
 from envs.base import Split, TaskSource
@@ -57,5 +57,5 @@ def _run(member: str, python: str, config: str, action: str) -> str:
     argv = [interpreter(python), str(PLAY), config, action]
     ended = run_command(f"verifiers:{member}", argv, LIST_S)
     if ended.returncode:
-        raise UserError(f"env verifiers:{member}: {last_error(ended)}")
+        raise UserError(f"env verifiers:{member}: {error_of(ended)}")
     return ended.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envs import registry
 from envs.agents.agent_tasks import NAME as AGENT
-from envs.agents.agent_tasks import Hidden
+from envs.agents.agent_tasks import Hidden, unknown_fields
 from envs.agents.agent_variables import client_names, secret_names
 from envs.agents.task_folders.task_folder import read_task, task_folders
 from envs.preflight import FirstStep
@@ -38,6 +38,7 @@ def notes(
     yield from _context(config)
     yield from _unset(config.env, os.environ)
     yield from _hidden(config.env)
+    yield from _unknown_fields(config.env)
     yield from _unsandboxed(config.env)
     yield from _bfloat16(config)
     yield from _second_visits(config)
@@ -85,6 +86,13 @@ def _hidden(env: EnvConfig) -> Iterator[str]:
             f"{_listed(shown)} to the agent too; env.options.hidden=[...] lists the fields that "
             "the agent does not see"
         )
+
+
+def _unknown_fields(env: EnvConfig) -> Iterator[str]:
+    for each in env.each():
+        tasks = tasks_of_all(each, "train", HIDDEN_IN) if each.name == AGENT else []
+        if note := unknown_fields(str(each.options.get("command", "")), tasks):
+            yield note
 
 
 def _unsandboxed(env: EnvConfig) -> Iterator[str]:

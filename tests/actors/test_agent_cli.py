@@ -84,6 +84,16 @@ def test_a_model_that_is_missing_is_one_line(agent: list[str]) -> None:
     assert done.stderr.startswith("r3l-agent: ") and done.stderr.count("\n") == 1
 
 
+def test_a_broken_task_is_named_before_anything_is_loaded(
+    agent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.agent_cli.read_tokenizer", lambda *_: pytest.fail("it was read"))
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n{"id": 2,}')
+    done = checked(*agent)
+    assert done.exit_code == 2 and not done.stdout and done.stderr.count("\n") == 1
+    assert "tasks.jsonl, line 2: must be a JSON object" in done.stderr
+
+
 def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("env: workshop\n")
     done = checked(str(tmp_path / "run.yaml"))

@@ -19,9 +19,9 @@ from typing import Any
 from envs.agents.agent_checks import (
     CALL_FUNCTION,
     PROGRAM,
+    error_of,
     interpreter,
     is_url,
-    last_error,
     run_command,
     starter_of,
 )
@@ -344,7 +344,7 @@ def _check_local(what: str, tasks: Sequence[HarborTask]) -> None:
     ended = run_command(f"tasks: {PRIVATE_VIEW}", [sys.executable, str(PRIVATE_VIEW)])
     if ended.returncode:
         raise UserError(
-            f"{what}: users of this machine cannot make mount namespaces ({last_error(ended)}), so "
+            f"{what}: users of this machine cannot make mount namespaces ({error_of(ended)}), so "
             f"Harbor's paths such as /app are missing; play the tasks with command={RUNNER}NAME"
         )
     for task in tasks:
@@ -364,4 +364,4 @@ def _check_runner(what: str, played: HarborTasks) -> None:
     argv = [interpreter(played.python), str(PLAY), asked, "check"]
     ended = run_command("Harbor's runner", argv, RUNNER_S)
     if ended.returncode:
-        raise UserError(f"{what}: Harbor's runner: {last_error(ended)}")
+        raise UserError(f"{what}: Harbor's runner: {error_of(ended)}")

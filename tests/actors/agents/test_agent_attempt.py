@@ -16,6 +16,7 @@ import pytest
 
 from actors.agents import agent_attempt
 from actors.agents.agent_attempt import AgentEnvironment, agents_served
+from actors.agents.check_agent import play_attempt
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l import codec
@@ -136,6 +137,28 @@ def test_an_agent_that_fails_has_no_reward_but_a_cause(
 ) -> None:
     ((result,), _) = play(config_of(tmp_path, mood))
     assert result.status == "failed" and result.cause == cause
+
+
+@pytest.mark.parametrize(("tokens", "cut"), [(2, True), (9, False)])
+def test_a_cut_reply_is_named_beside_the_agents_error(
+    tokens: int, cut: bool, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, "raises", f"actor.max_response_tokens={tokens}")
+    policy = ScriptedPolicy(lambda text: "yes")
+
+    async def outcome() -> str:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        async with (
+            environments_of_all(config.env, 1) as made,
+            agents_served(made, config, policy) as make_env,
+        ):
+            env = make_env(task)
+            assert isinstance(env, AgentEnvironment)
+            return (await play_attempt(env, task, config)).outcome
+
+    said = asyncio.run(outcome())
+    assert said.startswith("failed: the agent ended with exit code 1: I give up")
+    assert ("(its last reply was cut after 2 tokens, which " in said) == cut
 
 
 def test_a_silent_agent_is_killed_at_its_time_limit(tmp_path: Path) -> None:

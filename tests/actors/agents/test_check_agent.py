@@ -93,11 +93,12 @@ def test_an_agent_without_a_call_is_told_the_addresses_and_what_came_there(
     lines = [
         text for text, _ in played(tmp_path, {"kind": "mute"}, {"kind": "elsewhere"}, source=LOST)
     ]
+    assert all(line.endswith("; both attempts failed alike") for line in lines)
     (mute,) = (line for line in lines if "ended without a call" in line)
     (elsewhere,) = (line for line in lines if line != mute)
     for line in lines:
         assert "must use OPENAI_BASE_URL (http://127.0.0.1:" in line
-    assert "what came there: nothing" in mute
+    assert "what came there: nothing" in mute and "without a call (its last line is '0.0')" in mute
     assert "exit code 1" in elsewhere and "POST /chat/completions (404: " in elsewhere
 
 
@@ -215,4 +216,5 @@ def test_a_reward_for_empty_replies_is_noted(
     lines = played(tmp_path, {"kind": kind, "answer": answer}, source=GRADED)
     assert all(passed for _, passed in lines)
     notes = [line for line, _ in lines if line.startswith("note: ")]
-    assert len(notes) == noted and all("empty replies earn 1" in note for note in notes)
+    assert len(notes) == noted
+    assert all("empty replies earn 1, made-up ones " in note for note in notes)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.agents.agent_tasks import Hidden, holds_answer, read_tasks
+from envs.agents.agent_tasks import Hidden, holds_answer, read_tasks, unknown_fields
 from r3l.errors import UserError
 
 
@@ -77,3 +77,14 @@ def test_an_answer_in_a_field_is_hidden_and_a_schema_is_whole() -> None:
     fields = Hidden(None, graded=True)
     assert fields.of(task) == ["extra_info.answer"]
     assert fields.without(task) == {"extra_info": {"index": 2}, "tool": {"schema": schema}}
+
+
+def test_a_field_that_no_task_has_is_named(tmp_path: Path) -> None:
+    rows = '{"id": 1, "split": "train", "q": "a"}\n{"id": 2, "split": "train", "hint": "b"}'
+    tasks = read_tasks(write(tmp_path, rows)).tasks("train", 9)
+    assert unknown_fields("python mine.py {q} {hint} ${HOME}", tasks) == ""
+    assert unknown_fields("python mine.py {task} {q}", tasks) == (
+        "env agent: command has {task}, which is no field of the tasks (hint, id, q, split), so "
+        "the agent gets it as it stands there"
+    )
+    assert unknown_fields("python mine.py {task}", []) == ""

@@ -152,6 +152,12 @@ def test_fields_that_only_the_grader_sees_are_told_once(tmp_path: Path) -> None:
         assert not [line for line in agent_of(tmp_path, **options) if "grader alone" in line]
 
 
+def test_a_field_of_the_command_that_no_task_has_is_told(tmp_path: Path) -> None:
+    assert not [line for line in agent_of(tmp_path) if "no field" in line]
+    (told,) = (line for line in agent_of(tmp_path, command="true {qestion}") if "no field" in line)
+    assert "{qestion}, which is no field of the tasks (answer, id, question)" in told
+
+
 @needs_views
 def test_task_folders_that_run_without_their_container_are_told(tmp_path: Path) -> None:
     made(tmp_path, "one", dockerfile="FROM a\nWORKDIR /app\nRUN make\n")
