@@ -61,7 +61,8 @@ def import_(
     """
     folder = None if "://" in place else store_path(place)
     if folder is not None:
-        check_store(folder)
+        hint = f"; r3l-buffer serve --store {folder} makes an empty one"
+        check_store(folder, hint=hint)
     settings = config_path or _beside(folder)
     config = configuration.load(settings)
     chat = _chat(config.model, config.actor.earlier_reasoning)
