@@ -33,6 +33,9 @@ _Bytes = TypeVar("_Bytes", bytes, bytes | memoryview)
 _DTYPES = {name: np.dtype(name) for name in ("<i4", "<f4", "|b1")}
 _FIELD = re.compile(r"(?:field `|`\$\.?)([^`]*)`")  # as msgspec's errors name it
 _WRONG_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.([^`]*)`\Z", re.DOTALL)
+_WRONG_TYPE = re.compile(r"Expected `(\w+)`( >= \S+)?(?:, got `(\w+)`)? - at `\$\.([^`]*)`\Z")
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
+          "object": "a mapping", "array": "a list", "null": "null", "bytes": "bytes"}  # fmt: skip
 _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgspec and numpy raise
 
 
@@ -160,7 +163,18 @@ def _record_error(kind: type[Record], error: Exception) -> RecordError:
         facts = error.__cause__.facts
     wrong = _WRONG_CHOICE.match(str(error))
     rule = f"; must be one of {', '.join(_choices(kind, wrong[1]))}" if wrong else ""
-    return RecordError(f"{kind.__name__}: {error}{rule}", **facts)
+    return RecordError(f"{kind.__name__}: {_in_words(str(error))}{rule}", **facts)
+
+
+def _in_words(fault: str) -> str:
+    """Returns msgspec's sentence about a field of another type, as r3l says it."""
+    wrong = _WRONG_TYPE.match(fault)
+    if wrong is None or wrong[1] not in _WORDS:
+        return fault
+    limit = f" from{wrong[2].removeprefix(' >=')} on" if wrong[2] else ""
+    named = "a fraction" if wrong[3] == "float" else _WORDS.get(wrong[3], wrong[3])
+    given = f", not {named}" if wrong[3] else ""
+    return f"{wrong[4]} must be {_WORDS[wrong[1]]}{limit}{given}"
 
 
 def _choices(hint: Any, path: str) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ def store_path(place: str) -> Path:
     return next((path for path in candidates if (path / "data.mdb").is_file()), Path(place))
 
 
-def check_store(folder: Path, what: str = "store") -> None:
-    """Raises UserError unless `folder` holds a store. The message begins with `what`."""
+def check_store(folder: Path, what: str = "store", hint: str = "") -> None:
+    """Raises UserError unless `folder` holds a store. The message begins with `what`,
+    and ends with `hint`."""
     if not (folder / "data.mdb").is_file():
         raise UserError(
             f"{what} {folder}: no store there (data.mdb is missing); give a run's name or folder, "
-            "or the folder of a store"
+            f"or the folder of a store{hint}"
         )

@@ -61,7 +61,8 @@ def import_(
     """
     folder = None if "://" in place else store_path(place)
     if folder is not None:
-        _check_store(folder)
+        hint = f"; r3l-buffer serve --store {folder} makes an empty one"
+        check_store(folder, hint=hint)
     settings = config_path or _beside(folder)
     config = configuration.load(settings)
     chat = _chat(config.model, config.actor.earlier_reasoning)
@@ -100,16 +101,6 @@ def _groups(
             yield each
     if is_empty:
         raise UserError(f"file {file}: holds no lines; give what r3l-buffer export writes")
-
-
-def _check_store(folder: Path) -> None:
-    """Raises UserError unless `folder` holds a store, with the command that makes one."""
-    try:
-        check_store(folder)
-    except UserError as error:
-        raise UserError(
-            f"{error}; r3l-buffer serve --store NEW --bind tcp://127.0.0.1:5555 makes a new one"
-        ) from None
 
 
 def _beside(folder: Path | None) -> Path | None:

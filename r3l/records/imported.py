@@ -19,6 +19,7 @@ from r3l.text import plain
 ELSEWHERE = -1
 """The policy version of what no learner of this run made."""
 UNLIMITED = 1 << 40  # bytes of a text; what a whole group may have is checked when it is inserted
+PAIRS = "must be a list of (start, end), one for each response"
 RULE = "messages are an optional system message, then user and assistant by turns, as role, content"
 
 
@@ -51,7 +52,9 @@ def imported_attempt(
     `spans`: (start, end) of each of the K responses. `source`: where the attempt comes from.
     `logprobs`: one for each token, or one for each token of the responses; None if unknown. The
     texts `actions` (K) and `observations` (K + 1) are only for display. `more`: further fields of
-    Trajectory. Raises RecordError if lengths do not match or a value is impossible.
+    Trajectory, such as `step_versions`, the policy versions that sampled the responses (K); they
+    are kept if the group is inserted with `own=True`. Raises RecordError if lengths do not match or
+    a value is impossible.
     """
     if not isinstance(source, str) or not source:
         raise RecordError(
@@ -64,17 +67,18 @@ def imported_attempt(
     ids, edges = _whole("token_ids", token_ids, 1), _whole("spans", spans, 2)
     steps = len(edges)
     if edges.shape != (steps, 2):
-        raise RecordError(f"spans {spans!r:.80}: each must be (start, end)", field="step_spans")
+        raise RecordError(f"spans {spans!r:.80}: {PAIRS}", field="step_spans")
     if (edges[:, 0] == edges[:, 1]).all():
         raise RecordError(
             f"spans {spans!r:.80}: no response has a token, so there is nothing to learn from",
             field="step_spans",
         )
-    nowhere = np.full(steps, ELSEWHERE, np.int32)
+    oldest = _whole("step_versions", more.pop("step_versions", [ELSEWHERE] * steps), 1)
+    newest = _whole("step_newest_versions", more.pop("step_newest_versions", oldest), 1)
     fields: dict[str, Any] = {
         "slot": 0,
-        "step_versions": nowhere,
-        "step_newest_versions": nowhere,
+        "step_versions": oldest,
+        "step_newest_versions": newest,
         "step_seconds": np.zeros(steps, np.float32),
     }
     silent = Trajectory(
@@ -186,7 +190,10 @@ def _whole(name: str, values: Any, dimensions: int) -> Any:
         exact = found.astype(np.int32)
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{name}: must be whole numbers ({error})", field=name) from None
-    if found.dtype.kind not in "iu" or found.ndim != dimensions or (exact != found).any():
+    if found.ndim != dimensions:
+        rule = PAIRS if name == "spans" else "must be one list of whole numbers"
+        raise RecordError(f"{name} {values!r:.80}: {rule}", field=name)
+    if found.dtype.kind not in "iu" or (exact != found).any():
         raise RecordError(f"{name} {values!r:.80}: must be whole numbers of 32 bits", field=name)
     return exact
 

@@ -82,5 +82,7 @@ def check_numbers(name: str, numbers: dict[str, float]) -> None:
 
 def check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
     if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
+        got = f"a {type(value).__name__}, not an array"
+        if isinstance(value, np.ndarray):
+            got = f"{value.dtype}{value.shape}"
         raise RecordError(f"{name} is {got}; it must be {dtype}{shape}", field=name)

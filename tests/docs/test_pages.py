@@ -165,6 +165,7 @@ def commands(line: str) -> Iterator[list[str]]:
     """The r3l commands of a line that have arguments, as words."""
     if line.startswith(tuple(COMMANDS)) and "──" not in line:
         words = shlex.split(line, comments=True)
+        words = words[: words.index(">")] if ">" in words else words
         if words[0] in COMMANDS and len(words) > 1:
             yield words
 

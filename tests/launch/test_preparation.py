@@ -41,6 +41,14 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
     assert "another r3l-launch" in line
 
 
+def test_the_preset_of_the_demo_names_the_shipped_policy_in_its_own_world(run: Path) -> None:
+    demo = ["--run", str(run), "--preset", "demo", "--check"]
+    result = CliRunner().invoke(main, demo)
+    assert result.exit_code == 0, result.output
+    assert f"passed: workshop, r3l, {builtin_policy()}\n" in result.output
+    assert "names no model" in refused(*demo, "--env", "keys")
+
+
 def test_a_check_says_what_is_missing_and_starts_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,15 @@ def test_log_probabilities_are_of_the_responses_alone(given):
     assert attempt.logprobs.tolist() == [0.0, -1.0, -2.0, 0.0, -3.0] and attempt.has_logprobs
 
 
+def test_versions_are_lists_and_the_newest_ones_are_the_oldest_unless_given():
+    attempt = imported_attempt(IDS, SPANS, 0.5, source="x", step_versions=[3, 4])
+    assert (attempt.oldest_version, attempt.newest_version) == (3, 4)
+    assert attempt.step_newest_versions.tolist() == [3, 4]
+    both = {"step_versions": [3, 3], "step_newest_versions": [3, 5]}
+    attempt = imported_attempt(IDS, SPANS, 0.5, source="x", **both)
+    assert (attempt.oldest_version, attempt.newest_version) == (3, 5)
+
+
 def test_an_attempt_of_an_actor_has_log_probabilities_even_if_all_of_them_are_0():
     attempt = imported_attempt(IDS, SPANS, 0.5, source="x")
     assert replace(attempt, source="").has_logprobs
@@ -42,8 +51,13 @@ def test_an_attempt_of_an_actor_has_log_probabilities_even_if_all_of_them_are_0(
         ({"token_ids": [[1, 2], [3]]}, "token_ids"),
         ({"spans": [(1, 3), (2, 5)]}, "overlap"),
         ({"spans": [(1, 9)]}, "reach past the sequence of 5 tokens"),
-        ({"spans": []}, "spans"),
-        ({"spans": [1, 3]}, "spans"),
+        ({"token_ids": [[1, 2]]}, "token_ids .*must be one list of whole numbers"),
+        ({"spans": []}, r"spans \[\]: must be a list of \(start, end\), one for each response"),
+        ({"spans": [1, 3]}, r"spans \[1, 3\]: must be a list of \(start, end\)"),
+        ({"spans": [(1, 2, 3)]}, r"must be a list of \(start, end\)"),
+        ({"step_versions": [7]}, r"step_versions is int32\(1,\); it must be int32\(2,\)"),
+        ({"step_versions": ["a", "b"]}, "step_versions"),
+        ({"step_seconds": [0.1, 0.2]}, "step_seconds is a list, not an array; it must be float32"),
         ({"logprobs": [-1.0]}, "1 log-probabilities for 5 tokens, 3 of them in responses"),
         ({"reward": float("nan")}, "reward is nan"),
         ({"reward": float("inf")}, "reward is inf"),
