@@ -30,7 +30,7 @@ from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import JOURNAL, ProcessStatus, RunFolder, run_folder
 from r3l.run.process.command_line import OneLineGroup, echo, version_option
 from r3l.run.process.endpoints import check_bind, check_endpoint
-from r3l.run.process.memory import delay_collections, freeze_heap
+from r3l.run.process.memory import delay_collections, freeze_heap, keep_memory_steady
 from r3l.run.process.pinned_versions import warn_of_other_versions
 from r3l.run.process.steady_threads import STEADY_THREADS
 from r3l.run.process.torch_exit import end_process
@@ -72,6 +72,7 @@ def main() -> None:
     `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ |= STEADY_THREADS  # before torch is imported
+    keep_memory_steady()
 
 
 main.add_command(warmup_command)

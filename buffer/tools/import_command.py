@@ -61,7 +61,8 @@ def import_(
     """
     folder = None if "://" in place else store_path(place)
     if folder is not None:
-        hint = f"; r3l-buffer serve --store {folder} makes an empty one"
+        empty = f"r3l-buffer serve --store {folder} --bind tcp://127.0.0.1:5555"
+        hint = f"; {empty} makes an empty one"
         check_store(folder, hint=hint)
     settings = config_path or _beside(folder)
     config = configuration.load(settings)

@@ -61,7 +61,9 @@ def test_other_tasks_have_no_solutions(tmp_path: Path) -> None:
 
 def test_solutions_on_this_machine_need_the_users_word_too(tmp_path: Path) -> None:
     made(tmp_path)
-    with pytest.raises(UserError, match=r"would run as your user.*allow that with unsandboxed=true"):
+    with pytest.raises(
+        UserError, match=r"would run as your user.*allow that with unsandboxed=true"
+    ):
         checked(tmp_path, "env.options.unsandboxed=false")
 
 

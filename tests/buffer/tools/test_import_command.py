@@ -145,7 +145,9 @@ def test_a_refused_line_is_named_and_nothing_is_inserted(empty, tmp_path, capsys
 def test_a_file_without_lines_and_a_place_without_a_store_are_refused(empty, tmp_path, capsys):
     refused(["import", str(empty), str(write(tmp_path / "f"))], "holds no line", capsys)
     refused(["import", str(tmp_path / "x"), str(tmp_path / "f")], "no store there", capsys)
-    hint = f"r3l-buffer serve --store {tmp_path / 'x'} makes an empty one"
+    hint = (
+        f"r3l-buffer serve --store {tmp_path / 'x'} --bind tcp://127.0.0.1:5555 makes an empty one"
+    )
     refused(["import", str(tmp_path / "x"), str(tmp_path / "f")], hint, capsys)
 
 

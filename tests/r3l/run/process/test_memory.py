@@ -65,6 +65,17 @@ freeze_heap()
 assert alive() is None, "what was frozen and is garbage now is collected by the next"
 print(looked_at)
 """
+STEADY = """
+from r3l.run.process.memory import keep_memory_steady
+keep_memory_steady()
+"""
+KERNELS = (
+    STEADY
+    + """
+import os
+print(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"])
+"""
+)
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -81,6 +92,16 @@ def _run(program: str, environment: dict[str, str]) -> int:
 def test_steady_memory_returns_freed_blocks_to_the_system() -> None:
     assert _held_mib(STEADY_MEMORY) < 20
     assert _held_mib({"MALLOC_MMAP_THRESHOLD_": str(32 << 20)}) > 100
+
+
+def test_a_process_that_runs_already_returns_freed_blocks_too() -> None:
+    assert _run(STEADY + LEAVE_HOLES, {}) < 20
+    assert _run(STEADY + LEAVE_HOLES, {"MALLOC_MMAP_THRESHOLD_": str(32 << 20)}) > 100
+
+
+def test_training_keeps_few_kernels_unless_the_user_says_how_many() -> None:
+    assert _run(KERNELS, {}) == 64
+    assert _run(KERNELS, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}) == 7
 
 
 @pytest.mark.skipif(
