@@ -100,7 +100,7 @@ def _agents(values: Mapping[str, float]) -> str:
         running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
         text = f"agents {running:.0f} with {calls:.1f} calls/s"
         if "agent/trained_share" in values:
-            text += f", {values['agent/trained_share']:.0%} of their tokens trained"
+            text += f", {values['agent/trained_share']:.0%} of their tokens to train"
         text += "  "
     causes = _causes(values, "group/failed_")
     return text + (f"failed {causes}  " if causes else "")

@@ -279,6 +279,19 @@ def _contrast(evidence: Evidence) -> Iterator[Reason]:
         )
 
 
+def _untrained(evidence: Evidence) -> Iterator[Reason]:
+    """A few steps that trained nothing. After more steps, other rules say why."""
+    trained = [step.metrics.get("learner/trained_tokens") for step in evidence.steps]
+    if trained and trained.count(0.0) == len(trained) and not evidence.recent.enough:
+        yield Reason(
+            f"no token was trained in {len(trained)} steps, so the policy is what it was: the "
+            "rewards of every group were equal",
+            f"train more steps or larger groups, or {WARM_UP}",
+            "untrained",
+            alarm=False,
+        )
+
+
 def _reflections(evidence: Evidence) -> Iterator[Reason]:
     """Reflections that cannot be read, or that help no retry."""
     recent, valid = evidence.recent, "group/reflection_valid"
@@ -474,6 +487,6 @@ def _tools(evidence: Evidence) -> Iterator[Reason]:
 
 
 RULES: tuple[Callable[[Evidence], Iterator[Reason]], ...] = (
-    _cut, _answers, _success, _contrast, _reflections, _reward, _entropy, _distances, _changes,
-    _evaluations, _tools,
+    _cut, _answers, _success, _contrast, _untrained, _reflections, _reward, _entropy, _distances,
+    _changes, _evaluations, _tools,
 )  # fmt: skip

@@ -132,7 +132,7 @@ def test_a_step_line_shows_agents_and_the_causes_of_failures_only_if_there_are_a
     line = step_line([StepLine(1, agents | failed)], 9)
     assert "agents 12 with 3.4 calls/s  failed agent_exit 2, no_reward 1  staleness" in line
     line = step_line([StepLine(1, agents | {"agent/trained_share": 0.615})], 9)
-    assert "agents 12 with 3.4 calls/s, 62% of their tokens trained  staleness" in line
+    assert "agents 12 with 3.4 calls/s, 62% of their tokens to train  staleness" in line
     line = step_line([StepLine(1, {"agent/running": 0.0})], 9)
     assert "agents" not in line and "failed" not in line
 

@@ -39,6 +39,11 @@ def steps(count: int = LOOKED_AT, **changed: float) -> list[StepLine]:
     return [StepLine(step, HEALTHY | changes) for step in range(1, count + 1)]
 
 
+def small(count: int, **changed: float) -> list[StepLine]:
+    """Steps of four attempts."""
+    return steps(count, **{"group__attempts": 4.0, "group__retries": 0.0} | changed)
+
+
 def varied(tag: str, *values: float, **more: float) -> list[StepLine]:
     """Steps in which one metric varies."""
     changes = FAILS | {name.replace("__", "/"): value for name, value in more.items()}
@@ -177,6 +182,13 @@ def test_groups_without_contrast_below_600_attempts_are_a_note() -> None:
     assert (note.name, note.alarm) == ("no contrast", False)
     (never,) = reasons(varied("group/no_contrast", *[1.0] * 25))
     assert never.name == "no success" and "the rewards of 100% of the groups" in never.what
+
+
+def test_a_few_steps_that_trained_nothing_say_so_and_are_no_alarm() -> None:
+    (note,) = reasons(few := small(2, learner__trained_tokens=0.0))
+    assert (note.name, note.alarm) == ("untrained", False)
+    assert note.what.startswith("no token was trained in 2 steps, so the policy is what it was")
+    assert reasons([*few, *small(1, learner__trained_tokens=9.0)]) == [] == reasons(small(2))
 
 
 def test_tasks_that_the_run_has_solved_itself_are_no_alarm() -> None:
