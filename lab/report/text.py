@@ -70,6 +70,7 @@ def render(lines: Lines, folder: Path = LINES, docs: Path = DOCS) -> dict[Path, 
     values = page.values(lines.records, folder) | {
         "cost": sentences.cost_of(lines.everything.rows),
         "missing": sentences.missing(lines.everything),
+        "where_rare": smollm2.where_rare(lines.everything.rare),
         "pretrained": sentences.pretrained(lines.everything.rows),
     }
     return page.filled(TEMPLATES, values, docs)

@@ -86,19 +86,25 @@ def when(rows: Sequence[Row]) -> str:
 
 
 def pretrained(rows: Sequence[Row]) -> str:
-    """What R³L took over its twin with SmolLM2 where success was rare before training."""
+    """What R³L took over each partner with SmolLM2 where success was rare before training."""
     said = []
     for row in (row for row in rows if row.model == "SmolLM2" and row.base <= RARE):
-        found = row.over("no_reflect")
-        if found is not None:
-            steps, cpu = (
-                rare_page.shown_ratio(found.ratios[unit], found.policies)
-                for unit in ("steps", "cpu")
-            )
-            said.append(f"in {row.world} {steps} of the steps and {cpu} of the CPU seconds")
+        for partner, name in PARTNERS.items():
+            found = row.over(partner)
+            if found is not None:
+                steps, tokens, cpu = (
+                    rare_page.shown_ratio(found.ratios[unit], found.policies)
+                    for unit in ("steps", "tokens", "cpu")
+                )
+                said.append(
+                    f"Over {name}, in the {row.world} at {row.base:.2g}, R³L took {steps} of the "
+                    f"steps, {tokens} of the tokens and {cpu} of the CPU seconds."
+                )
     if not said:
         return "No pretrained model has been run where success is rare."
-    return f"SmolLM2 took, over R³L without reflection, {'; '.join(said)}."
+    return (
+        f"SmolLM2 is the only pretrained model that was run where success is rare. {' '.join(said)}"
+    )
 
 
 def by_base(rows: Sequence[Row]) -> str:
