@@ -101,9 +101,9 @@ def test_an_agent_that_needs_a_hidden_field_is_told_the_option(tmp_path: Path) -
                 await env.play_with_agent(task, 0, lambda step: SampleParams(20))
             return str(failed.value)
 
-    assert "KeyError: 'answer' (only the grader sees answer: env.options.hidden)" in asyncio.run(
-        fail()
-    )
+    said = asyncio.run(fail())
+    assert "KeyError: 'answer' (" in said and "agent.py:" in said
+    assert said.endswith("(only the grader sees answer: env.options.hidden)")
 
 
 def test_an_agent_and_its_grader_get_no_secret_but_those_that_the_user_lists(
