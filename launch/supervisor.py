@@ -373,12 +373,12 @@ class Run:
         if not self.evaluations:
             return f"done ({self.steps} steps, {seconds:.0f} s)"
         first, last = self.evaluations[0], self.evaluations[-1]
-        success = f"{first.success:.2f} -> {last.success:.2f}"
+        success, doubt = f"{first.success:.2f} -> {last.success:.2f}", ""
+        known = change(first, last, "success")
         if first.step == last.step:  # nothing to compare, as after a budget that ended early
             since = ", not evaluated since" if last.step < self.steps else ""
             success = f"{last.success:.2f} at step {last.step}{since}"
-        known, doubt = change(first, last, "success"), ""
-        if known and first is not last and known.low <= 0 <= known.high:
+        elif known and known.low <= 0 <= known.high:
             doubt = (
                 f"; not a clear change (95 % interval {known.low:+.2f} to {known.high:+.2f}): "
                 "r3l-launch report compares the tasks one by one"

@@ -341,11 +341,14 @@ def test_the_summary_goes_from_the_runs_first_evaluation_to_its_last(tmp_path: P
 
 def test_the_summary_says_if_the_change_is_not_clear(tmp_path: Path) -> None:
     run = Run(plan_for(tmp_path), lambda line: None)
-    for low, success, high in ((0.25, 0.40, 0.58), (0.36, 0.53, 0.70)):
-        run.evaluations.append(evaluation(3, success, success_low=low, success_high=high))
+    for step, low, success, high in ((0, 0.25, 0.40, 0.58), (3, 0.36, 0.53, 0.70)):
+        run.evaluations.append(evaluation(step, success, success_low=low, success_high=high))
     assert "not a clear change (95 % interval -0.12 to +0.36)" in run._summary()
     run.evaluations.append(evaluation(6, 0.9, success_low=0.8, success_high=0.95))
     assert "not a clear" not in run._summary()
+    run.evaluations[:] = [evaluation(3, 0.4, success_low=0.2, success_high=0.6)] * 2
+    once = run._summary()
+    assert once.startswith("eval success 0.40 at step 3 (") and "clear" not in once
 
 
 def test_a_worse_evaluation_is_said_also_to_a_run_that_goes_on(tmp_path: Path) -> None:

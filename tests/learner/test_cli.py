@@ -202,3 +202,13 @@ def test_every_command_switches_dynamic_threads_off_before_it_begins(
     monkeypatch.setenv("MKL_DYNAMIC", "TRUE")
     assert CliRunner().invoke(main, ["train"]).exit_code == 2
     assert (os.environ["OMP_DYNAMIC"], os.environ["MKL_DYNAMIC"]) == ("FALSE", "FALSE")
+
+
+def test_every_command_keeps_the_memory_of_its_kernels_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")  # so that it is put back afterwards
+    for command in ("train", "warmup"):
+        monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+        assert CliRunner().invoke(main, [command, "--help"]).exit_code == 0
+        assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"

@@ -47,7 +47,8 @@ its cache in memory.stat."""
 def keep_memory_steady() -> None:
     """Limits what freed tensors and kernels may keep in this process, as STEADY_MEMORY and
     FEW_KERNELS do for a process that is about to start. The user's own variables count."""
-    os.environ.update(FEW_KERNELS | os.environ)
+    for name, value in FEW_KERNELS.items():
+        os.environ.setdefault(name, value)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for parameter, name in _MALLOPT.items():
         if mallopt is not None and name not in os.environ:
