@@ -44,6 +44,7 @@ caused. DeepSpeed's launcher then sees that rank's exit first."""
 
 class _Commands(OneLineGroup):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        keep_memory_steady()
         try:
             return super().__call__(*args, **kwargs)
         except SystemExit as ended:
@@ -72,7 +73,6 @@ def main() -> None:
     `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ |= STEADY_THREADS  # before torch is imported
-    keep_memory_steady()
 
 
 main.add_command(warmup_command)

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from learner.cli import _start, main
 from r3l.errors import UserError
 from r3l.files.whole_file import write_json
 from r3l.run.config import dump, load
+from r3l.run.process.memory import FEW_KERNELS, STEADY_MEMORY
 from tests.learner.fakes import tiny_model
 
 NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]
@@ -204,11 +206,20 @@ def test_every_command_switches_dynamic_threads_off_before_it_begins(
     assert (os.environ["OMP_DYNAMIC"], os.environ["MKL_DYNAMIC"]) == ("FALSE", "FALSE")
 
 
-def test_every_command_keeps_the_memory_of_its_kernels_small(
+def test_every_command_starts_with_what_keeps_its_memory_steady(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")  # so that it is put back afterwards
-    for command in ("train", "warmup"):
-        monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-        assert CliRunner().invoke(main, [command, "--help"]).exit_code == 0
-        assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
+    class StartedAgain(Exception):
+        pass
+
+    def start(path: str, words: list[str], environment: dict[str, str]) -> None:
+        assert (path, words[1:]) == (sys.executable, sys.orig_argv[1:])
+        assert environment.items() >= (STEADY_MEMORY | FEW_KERNELS).items()
+        raise StartedAgain
+
+    for name in (*STEADY_MEMORY, *FEW_KERNELS):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "execve", start)
+    with pytest.raises(StartedAgain):
+        main(["warmup", "--help"])

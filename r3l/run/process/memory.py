@@ -14,6 +14,7 @@ import ctypes
 import gc
 import mmap
 import os
+import sys
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -32,8 +33,6 @@ FEW_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 bfloat16 product: 1,024 of them by default. Micro-batches rarely have the same shape twice, so the
 learner of a model of 135 million parameters grew to 9.8 GB in 35 steps. With 64 kernels it had 3.7
 GB after 21 steps, and steps took as long. oneDNN reads the variable with its first product."""
-_MALLOPT = {-1: "MALLOC_TRIM_THRESHOLD_", -3: "MALLOC_MMAP_THRESHOLD_"}
-"""Of glibc's mallopt: the number of the parameter that a variable sets."""
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MEMORY_FILES = (
@@ -45,14 +44,14 @@ its cache in memory.stat."""
 
 
 def keep_memory_steady() -> None:
-    """Limits what freed tensors and kernels may keep in this process, as STEADY_MEMORY and
-    FEW_KERNELS do for a process that is about to start. The user's own variables count."""
+    """Limits what freed tensors and kernels may keep in this process. Starts it again, with the
+    same words, if a variable of STEADY_MEMORY is not set: glibc reads them only at a start. A
+    command that users type calls this function first. The user's own variables count."""
     for name, value in FEW_KERNELS.items():
         os.environ.setdefault(name, value)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, name in _MALLOPT.items():
-        if mallopt is not None and name not in os.environ:
-            mallopt(parameter, int(STEADY_MEMORY[name]))
+    missing = {name: value for name, value in STEADY_MEMORY.items() if name not in os.environ}
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | missing)
 
 
 def delay_collections() -> None:
