@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator
 
 from lab.real_model.page import KINDS, after_start, machine, on_gpu
 from lab.results.charts import COLOURS, DASHES, GREY, SHAPES, new_figure, save
-from lab.results.findings import table
 
 Line = Mapping[str, Any]
 DOSE_COLOURS = {0: "#0072b2", 200: "#e69f00", 1000: "#d55e00"}
@@ -119,21 +118,3 @@ def _courses(axis: Axes, runs: Sequence[Line]) -> None:
     axis.set_xlabel("optimizer steps", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.25)
-
-
-def where_rare(lines: Sequence[Line], world: str = "what") -> str:
-    """A table of the runs where success is rare before training: by steps the held-out success of
-    each arm, and the sampled tokens and the CPU seconds until then."""
-    named = {"kind": "run", "world": world}
-    runs = [line for line in lines if line.items() >= named.items() and line["variant"] in LABELS]
-    steps = sorted({step for run in runs for step, _ in run["evaluations"] if step})
-    rows = []
-    for step in steps:
-        row = [str(step)]
-        for run in runs:
-            tokens, cpu = (f"{run['curve'][unit][step - 1]:,.0f}" for unit in ("tokens", "cpu"))
-            row += [f"{dict(run['evaluations'])[step]:.3f}", tokens, cpu]
-        rows.append(row)
-    arms = [(LABELS[run["variant"]], run["seed"]) for run in runs]
-    heads = [f"{arm}: success | tokens | CPU s" for arm, _ in arms]
-    return table(["steps", *" | ".join(heads).split(" | ")], rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.real_model import page as real_model
-from lab.report import advice, gpu, parts, regime, replay, smollm2
+from lab.report import advice, gpu, parts, rare, regime, replay, smollm2
 from lab.results import cells, page, wall_clock
 from lab.results.__main__ import finished
 from lab.results.findings import policies
@@ -60,6 +60,7 @@ PICTURES: dict[str, Callable[[Lines, Path], None]] = {
     "results/pairs.svg": lambda lines, out: smollm2.pairs(lines.real_model, out),
     "results/guidance.svg": lambda lines, out: smollm2.guidance(lines.real_model, out),
     "results/real-model.svg": lambda lines, out: smollm2.learning(lines.real_model, out),
+    "results/where-rare.svg": lambda lines, out: rare.courses(lines.everything.rare, out),
     "results/gpu-steps.svg": lambda lines, out: gpu.steps(lines.gpu, out),
     "replay/worth.svg": lambda lines, out: replay.worth(lines.records, out),
 }
@@ -70,7 +71,7 @@ def render(lines: Lines, folder: Path = LINES, docs: Path = DOCS) -> dict[Path, 
     values = page.values(lines.records, folder) | {
         "cost": sentences.cost_of(lines.everything.rows),
         "missing": sentences.missing(lines.everything),
-        "where_rare": smollm2.where_rare(lines.everything.rare),
+        "where_rare": rare.rows(lines.everything.rare),
         "pretrained": sentences.pretrained(lines.everything.rows),
     }
     return page.filled(TEMPLATES, values, docs)
