@@ -118,6 +118,17 @@ def test_every_path_that_is_named_exists(page):
             assert list(ROOT.glob(path.rstrip("/"))) or f"`{path}" in metrics, path
 
 
+def test_every_name_that_a_change_leads_to_is_in_the_file_beside_it():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    found = re.findall(r"((?:`[\w.=]+`(?:, | and )?)+) (?:in|of) `([\w/]+\.\w+)`", text)
+    assert len(found) > 80
+    for names, path in found:
+        code = (ROOT / path).read_text("utf-8")
+        for name in re.findall(r"`([\w.=]+)`", names):
+            last = name.rstrip("=").split(".")[-1]
+            assert re.search(rf"\b{last}\b", code), f"{name} is not in {path}"
+
+
 @each_page
 def test_every_test_that_is_named_exists(page):
     """Named as `tests/room/test_x.py::test_…`, `test_x::…part…`, or `…part…` of the same file."""
