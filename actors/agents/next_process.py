@@ -86,7 +86,7 @@ class Processes:
 
 
 def how_ended(error: EnvironmentFailed, *, restored: bool) -> Ended:
-    """Tells how a process ended from the error with which its attempt failed."""
+    """Returns how a process ended, judging by the error with which its attempt failed."""
     match error:
         case AgentKilled():
             return Ended.KILLED
