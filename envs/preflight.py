@@ -29,14 +29,16 @@ FEW_STEPS = 3
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
-    `budget`: limit for the response. `reflection_prompt`: the prompt for a reflection on the step;
-    for an agent, without the step itself. `answers`: how many right answers the environment lists.
+    """The sizes of a task's first step, in tokens. `prompt`: the first prompt; 0 for an agent,
+    since only the agent knows its prompts. `budget`: limit for the response. `reflection_prompt`:
+    the prompt for a reflection on the step; for an agent, the prompt without a step. `answers`: how
+    many right answers the environment lists.
 
     `for_nothing`: what an attempt earns, as a share of a full success, if an empty response ends
     it; 0 if that was not tried. `replayable`: whether the steps of a stored attempt can be played
     again. `reentered`: whether an attempt can go back to an earlier step, by a snapshot or by
-    replay. `most_steps`: the most that an attempt has; 0 for an agent, which alone knows it."""
+    replay. `most_steps`: the most steps of an attempt; 0 for an agent, since only the agent
+    knows."""
 
     prompt: int
     budget: int

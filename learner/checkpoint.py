@@ -273,9 +273,9 @@ def load_run(
     )
     if algorithm is not None and algorithm.repeats_prefixes and trainer.module.pack == "rows":
         raise UserError(
-            f"algorithm={algorithm.name}: makes many rows of each attempt, and their common prefix "
-            "would be computed for every row, because this model's rows cannot be packed as trees; "
-            "choose another algorithm or model"
+            f"algorithm={algorithm.name}: makes many rows of each attempt, and this model, whose "
+            "rows cannot be packed as trees, would compute their common prefix again for every "
+            "row; choose another algorithm or model"
         )
     return trainer, RunState(0) if checkpoint is None else restore(trainer, checkpoint)
 

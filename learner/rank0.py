@@ -172,9 +172,9 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of groups. Returns None if the run must stop. If that is because
-        the batch exceeds a limit, such as the memory, `unfit` is the reason, and its groups can be
-        drawn again."""
+        """Waits for a full batch of groups. Returns None if the run must stop. If it must stop
+        because the batch exceeds a limit, such as the memory, sets `unfit` to the reason, and makes
+        the groups drawable again."""
         began, draw = time.monotonic(), None  # without one, the run still ends with a checkpoint
         try:
             draw = self._wait_for_batch(version)

@@ -185,9 +185,9 @@ def _nothing_trained() -> EnvironmentFailed:
 
 
 def token_counts(tree: CallTree, made: Trajectory) -> Counter[str]:
-    """Counts the tokens that were sampled for an attempt: all, those that are trained, and the
-    others by the reason why not (r3l.views.tape.UNTRAINED; missed: replies that did not fit their
-    request)."""
+    """Counts the tokens that were sampled for an attempt: all, the trained ones, and the untrained
+    ones by reason. A reason is one of r3l.views.tape.UNTRAINED, or `missed`: the reply did not fit
+    its request."""
     counts = Counter[str]()
     for call in read_tape(made.extra.tape):
         if not call.model and call.untrained != "base":

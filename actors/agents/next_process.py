@@ -73,7 +73,7 @@ class Processes:
 
     @property
     def with_state(self) -> bool:
-        """Whether the process may have the saved state put back."""
+        """Whether the saved state may be put back for the process."""
         return self.stage in (Stage.FIRST, Stage.SECOND)
 
     def after(self, error: EnvironmentFailed, *, restored: bool = False) -> Next:
@@ -86,7 +86,7 @@ class Processes:
 
 
 def how_ended(error: EnvironmentFailed, *, restored: bool) -> Ended:
-    """Tells how a process ended from the error with which its attempt failed."""
+    """Returns how a process ended, judging by the error with which its attempt failed."""
     match error:
         case AgentKilled():
             return Ended.KILLED

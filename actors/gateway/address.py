@@ -62,7 +62,7 @@ def check_certificate(file: str) -> None:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UserError(
             f"actor.agent.certificate={file}: cannot be used ({why}); name a PEM file with the "
-            "certificate, those that signed it, and its key without a password"
+            "certificate, the certificates that signed it, and its key without a password"
         ) from None
 
 

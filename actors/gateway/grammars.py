@@ -75,7 +75,7 @@ def _calls(reader: ReplyReader, request: AgentRequest) -> Format:
     if calls is None:
         raise UserError(
             f"tools with a shape, or a forced call: the tool parser {reader.tool_parser} has no "
-            "grammar for its calls; ask for a shape with tool_choice none, for calls with auto"
+            "grammar for its calls; to get a shape, set tool_choice none; to get calls, set auto"
         )
     return calls
 

@@ -151,7 +151,7 @@ class RequestReader:
             return request, node
 
     def close(self) -> None:
-        """Waits for no thread."""
+        """Ends the threads without waiting for them."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -66,4 +66,4 @@ class FromRay:
                 staged.patch(index, manifest, [body])
 
     def close(self) -> None:
-        """Frees nothing: the subscriber holds the set, and Ray its connection."""
+        """Does nothing: the subscriber frees the set, and Ray closes its own connection."""

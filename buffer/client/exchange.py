@@ -36,9 +36,9 @@ from r3l.errors import BufferUnavailable, ClientClosed, R3LError
 @dataclass(frozen=True)
 class Patience:
     """How long a client waits for a reply, in seconds. `timeout_s`: until it gives up.
-    `first_try_s`: until it asks again, and from then until it replaces the socket. The wait before
-    asking doubles with each try, up to `longest_try_s`. `held_s`: how long the service may keep the
-    request; the other times begin after that."""
+    `first_try_s`: until it asks again; after the same time once more, it replaces the socket. The
+    wait before asking doubles with each try, up to `longest_try_s`. `held_s`: how long the service
+    may keep the request; the other times begin after that."""
 
     timeout_s: float
     first_try_s: float

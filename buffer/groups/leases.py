@@ -155,7 +155,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def hands_archived(txn: Txn, plan: GroupPlan) -> bool:
-    """Whether a plan hands out archived attempts. If so, `lease` leaves `handed` empty, since
+    """Whether archived attempts come with a plan. If so, `lease` leaves `handed` empty, since
     reading them may take long."""
     return len(in_store(txn, plan.handed)) < len(plan.handed)
 

@@ -120,8 +120,8 @@ def check_plan(plan: GroupPlan) -> None:
 
 
 def handed_attempts(txn: Txn, into: str, keys: Sequence[AttemptKey]) -> tuple[Recalled, ...]:
-    """Returns the stored attempts that the plan of the group `into` hands out. Leaves out attempts
-    that are evicted or damaged, or that would exceed HANDED_BYTES."""
+    """Returns the stored attempts `keys`, which the plan of the group `into` hands to the actor.
+    Leaves out attempts that are evicted or damaged, or that would exceed HANDED_BYTES."""
     found, room = list[Recalled](), operations.HANDED_BYTES
     for key in keys:
         attempt = task_history.read(txn, into, key.group_id, key.slot)

@@ -31,8 +31,8 @@ def _numbers(row: GroupRow) -> tuple[float, float]:
 
 
 class Candidates(Sequence[GroupRow]):
-    """The rows of some keys, in their order. A row is looked up when it is used. `names`: holds the
-    ids of the groups."""
+    """The rows of some keys, in the order of the keys. A row is looked up when it is used. `names`:
+    holds the ids of the groups."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class Index:
 
     @property
     def drawable(self) -> DrawableGroups:
-        """The groups that may be drawn, at the learner's version."""
+        """The groups that may be drawn at the learner's current version."""
         self._drawable.rest_until(self.progress.version - self.sampler.cooldown)
         return self._drawable
 

@@ -51,11 +51,12 @@ class UnfinishedGroups:
         return [self._rows[name] for _, name in self._unheld_by_version.below((version, ""))]
 
     def due_before(self, moment: float) -> list[GroupRow]:
-        """Returns the held groups whose lease ends before a wall-clock second, earliest first."""
+        """Returns the held groups whose lease ends before `moment` (wall-clock seconds), earliest
+        first."""
         return [self._rows[name] for _, name in self._deadlines.below((moment, ""))]
 
     def due_from(self, moment: float) -> int:
-        """Counts the held groups whose lease ends at a wall-clock second or later."""
+        """Counts the held groups whose lease ends at `moment` (wall-clock seconds) or later."""
         return len(self._deadlines) - self._deadlines.count_below((moment, ""))
 
     def _add(self, row: GroupRow) -> None:

@@ -60,7 +60,7 @@ def holds(
     waiting: bool = False,
     imported: bool = False,
 ) -> bool:
-    """Whether `attempts` yields an attempt, or would yield it without a limit."""
+    """Whether `attempts` would yield an attempt if it had no limit."""
     row = txn.row(group_id) if group_id != excluded else None
     if row is None or (row.task_id, row.purpose) != (task_id, "train") or slot not in row.played:
         return False

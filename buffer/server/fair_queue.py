@@ -71,9 +71,9 @@ class FairQueue:
             self._changed.notify()
 
     def take(self, until: float, most: int, most_bytes: int) -> tuple[list[ReceivedRequest], bool]:
-        """Waits for requests until a monotonic second. Takes up to `most` of them. Stops once they
-        have `most_bytes`, or MIXED_BYTES if small requests are among them. Returns the requests,
-        and whether more may follow."""
+        """Waits for requests, at the latest until `until` (monotonic seconds). Takes up to `most`
+        of them. Stops once they have `most_bytes`, or MIXED_BYTES if small requests are among them.
+        Returns the requests, and whether more may follow."""
         with self._changed:
             while not (self._small or self._large or self._ended):
                 if not self._changed.wait(max(0.0, until - time.monotonic())):

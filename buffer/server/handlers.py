@@ -133,8 +133,8 @@ def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> Writ
 
 
 def _on_the_wire(lease: Lease) -> Answer:
-    """Returns a lease, and behind it the results and reflections that its group has so far, which
-    together may be larger than a message."""
+    """Returns a lease, and then the results and reflections that its group has so far. Together
+    these may be larger than a message."""
     parts = (lease.accepted, lease.partial, lease.reflections)
     frames: list[Frame] = [codec.encode(each) for part in parts for each in part]
     following = (len(lease.accepted), len(lease.partial), len(lease.reflections))

@@ -129,7 +129,8 @@ class Pace:
         self._what, self._began, self._told = what, now, now
 
     def tell(self, done: int, total: int, now: float) -> None:
-        """Takes the number of groups that are done and of all groups, and the monotonic second."""
+        """Reports if it is time. `done`: groups read so far. `total`: all groups. `now`: monotonic
+        seconds."""
         if now < self._told + SAY_S:
             return
         self._told = now

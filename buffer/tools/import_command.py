@@ -82,8 +82,8 @@ def import_(
         echo(f"left out {count}: {why}", err=True)
     if folder is not None and settings is None:
         echo(
-            f"store {folder}: there is no config.yaml beside it, so the known tokens "
-            "were those of the shipped model; name a run's settings with --config",
+            f"store {folder}: there is no config.yaml beside it, so the tokens were "
+            "checked against those of the shipped model; name a run's settings with --config",
             err=True,
         )
     echo(f"{inserted} groups inserted")

@@ -163,7 +163,8 @@ def _made(library: Any, env_id: str, make: dict[str, Any], max_steps: int) -> tu
         ) from None
     except (library.error.Error, ImportError, TypeError) as error:
         raise UserError(
-            f"{name}: cannot be made ({_line(error)}); install what it needs, or change make"
+            f"{name}: cannot be made ({_line(error)}); install what it needs, or change the "
+            "option make"
         ) from None
     return env, limit
 

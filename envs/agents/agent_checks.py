@@ -89,8 +89,9 @@ def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} is not a command; give snapshot and restore a "
-                f"command each, or give only snapshot={WORKSPACE} or snapshot={NOTHING}"
+                f"env agent: {option} {command!r} is not a command; give a command for each of "
+                f"snapshot and restore, or leave restore out and set snapshot={WORKSPACE} or "
+                f"snapshot={NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot", workspace)[1],

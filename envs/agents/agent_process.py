@@ -123,8 +123,8 @@ class AgentProcess:
         return last_error(text) if name == "stderr" else text.strip().rpartition("\n")[2].strip()
 
     def leave(self) -> bool:
-        """Closes the files of a lasting process. Returns whether the processes that it started live
-        on, until `kill`. If the process has not ended by itself, ends them all."""
+        """Closes the files of a lasting process. Returns whether the processes that it started stay
+        alive until `kill`. If the process has not ended by itself, ends them all."""
         if self.poll() is None:
             self.kill()
             return False

@@ -73,15 +73,14 @@ class AgentRunner(Protocol):
         self, task: dict[str, Any], secret: list[str], stored: bool = False
     ) -> Soon[AgentFacts]:
         """Makes a new folder for an attempt at a task. Ends an earlier attempt. `secret`: the names
-        of environment variables that no process of the attempt gets, besides those that the worker
-        lacks. `stored`: the attempt was played before, so the folder stays empty and the grader
-        does not get it."""
+        of those environment variables of the worker that no process of the attempt gets. `stored`:
+        the attempt was played before, so its folder stays empty, and the grader gets no folder."""
 
     def start(
         self, variables: dict[str, str], fresh: list[str] | None = None
     ) -> Soon[ProcessState]:
-        """Starts the agent, with these environment variables. `fresh`: the names of further ones;
-        each gets a new folder, which is removed with the attempt's."""
+        """Starts the agent, with these environment variables. `fresh`: the names of further
+        variables; each names a new folder, which is removed together with the attempt's folder."""
 
     def grade(self, calls: list[dict[str, Any]]) -> Soon[ProcessState]:
         """Starts the grader in place of the agent and its MCP servers, which are ended. `calls`:
@@ -96,7 +95,7 @@ class AgentRunner(Protocol):
 
     def stop(self, name: str) -> Soon[ProcessState]:
         """Kills a process and all processes that it started. Returns the state that it had before.
-        Processes that the command of `keep` started live until `close`."""
+        Processes that were started by `keep`'s command stay alive until `close`."""
 
     def close(self) -> None:
         """Ends all processes and removes the folder."""

@@ -29,15 +29,15 @@ _EDGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^\w]+")
 
 
 def holds_answer(name: str) -> bool:
-    """Whether a field has a name of ANSWER, such as `Answer`, `finalAnswer` or `test-cases`."""
+    """Whether a field's name matches ANSWER, as `Answer`, `finalAnswer` and `test-cases` do."""
     return bool(ANSWER.fullmatch(_EDGE.sub("_", name.strip()).lower()))
 
 
 class Hidden:
     """The fields of tasks that the agent does not see. `names`: the hidden fields, in upper or
-    lower case; a dot leads to a field within a field. None: if there is a grader, the fields and
-    inner fields with a name of ANSWER. `graded`: whether there is a grader; without one, the agent
-    reports its own reward."""
+    lower case; a dot leads to a field within a field. If `names` is None and there is a grader, the
+    fields and inner fields whose names match ANSWER are hidden. `graded`: whether there is a
+    grader; without one, the agent reports its own reward."""
 
     def __init__(self, names: Sequence[str] | None, *, graded: bool) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):

@@ -99,8 +99,8 @@ def fresh_names(passed: Iterable[str] = ()) -> list[str]:
 
 
 def shared_folders(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of DOWNLOADS, with the folders that they would name if XDG_CACHE_HOME
-    were not fresh."""
+    """Returns the variables of DOWNLOADS with this user's folders, so that a fresh XDG_CACHE_HOME
+    does not move them."""
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folders = {name: os.path.join(cache, folder) for name, folder in DOWNLOADS.items()}
     return {name: environ.get(name) or folder for name, folder in folders.items()}

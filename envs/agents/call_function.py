@@ -50,8 +50,8 @@ LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 class Job(TypedDict):
     """What a wrapper runs. `folder`: where its files are, and its working directory `work`. `argv`:
-    the program's command, [] for a function. `lasting`: the processes that it starts live until the
-    process `head` is killed. `fenced`: it may neither signal nor inspect other processes.
+    the program's command, [] for a function. `lasting`: the processes that it starts stay alive
+    until the process `head` is killed. `fenced`: it may neither signal nor inspect other processes.
     `returns`: the function must return, so that code that it calls cannot print a result and end
     the process. `view`: what it sees of the files (envs.agents.task_folders.private_view); None:
     all."""

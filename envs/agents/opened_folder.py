@@ -26,7 +26,7 @@ class OpenedFolder:
         self.path, self.fd = path, os.open(path, flags) if fd is None else fd
 
     def inner(self, name: str) -> "OpenedFolder":
-        """Makes a new folder in this one, whose name begins with `name`."""
+        """Makes a new folder in this one. The new folder's name begins with `name`."""
         full = f"{name}-{uuid4().hex[:8]}"
         os.mkdir(full, 0o700, dir_fd=self.fd)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

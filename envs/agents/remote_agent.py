@@ -15,7 +15,8 @@ LONGEST = 32 << 20
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it could lead to any machine, without the task."""
+    """Refuses every redirect. A redirect could lead to any machine, and it drops the posted
+    task."""
 
     def redirect_request(self, asked: Any, *given: Any) -> None:
         place = given[-1]

@@ -57,8 +57,8 @@ class _Time:
 
 
 def compared(gold: str, answer: str, same: Same, number: Number) -> bool | None:
-    """Compares two texts if at least one of them is a time, a date or a ratio, or is no number
-    because of its dots or years. Otherwise returns None. `same`: compares parts of ratios.
+    """Compares two texts if at least one of them is a time, a date, a ratio, a span of years, or
+    digits with several dots, as in 3.1.2. Otherwise returns None. `same`: compares parts of ratios.
     `number`: reads a part as a number."""
     gold, answer = (
         text.strip("() ") if _WHOLE.fullmatch(text) else text for text in (gold, answer)

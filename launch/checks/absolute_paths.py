@@ -54,7 +54,7 @@ def absolute(config: RunConfig, known: RunConfig | None = None) -> RunConfig:
 def path_text(text: str, *, place: bool = False) -> str:
     """Makes `text` absolute if it is the relative path of something that exists, or FILE.py:NAME
     with such a file. Text without a slash counts as a path only if it names a file with an
-    extension, or with `place` any file or folder."""
+    extension. With `place`, it may name any file or folder."""
     if found := _CLASS.fullmatch(text):
         return os.path.abspath(found[1]) + found[2] if _exists(found[1]) else text
     plain = place or "/" in text or ("." in text.strip(".") and os.path.isfile(text))

@@ -37,8 +37,8 @@ def _first_evaluated(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Takes the first step of each task. Also tries the task of each split with the longest
-    options. Returns the steps, keyed by task id. Raises UserError if a step fails."""
+    """Takes the first step of each task. Also tries one more task of each split: the one with the
+    longest options. Returns the steps, keyed by task id. Raises UserError if a step fails."""
     trained = min(LONGEST_OF, config.env.train_tasks)
     tried = [*tasks]
     for many in (

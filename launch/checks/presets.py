@@ -44,8 +44,8 @@ def preset_file(name: str) -> Path:
 
 
 def check_model_is_named(config: RunConfig, preset: str | None) -> None:
-    """Refuses a preset without a model, unless the user names one, or has the demo: the shipped
-    policy in its world."""
+    """Refuses a preset without a model, unless the user names one. The demo needs none: it trains
+    the shipped policy in its world."""
     if preset == DEMO.stem and config.env.name == "workshop":
         return
     if preset is not None and "model" not in config.model_fields_set:

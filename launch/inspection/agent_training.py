@@ -65,7 +65,8 @@ def trained_words(metrics: Mapping[str, float], train: str) -> str:
 
 
 def asked_words(metrics: Mapping[str, float]) -> str:
-    """Lists the model names with which agents asked the policy; "" if there is none."""
+    """Lists the model names under which agents called the policy, each with its number of calls; ""
+    if there is none."""
     return ", ".join(f"{name} {calls:,.0f}" for name, calls in _asked(metrics))
 
 

@@ -50,7 +50,7 @@ class Window:
         self.enough = len(self.metrics) >= LOOKED_AT or self.attempts >= ENOUGH
 
     def values(self, tag: str) -> list[float]:
-        """Returns the values of a metric, of the steps that have it."""
+        """Returns a metric's values in the steps that have the metric."""
         return [metrics[tag] for metrics in self.metrics if tag in metrics]
 
     def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
@@ -101,7 +101,7 @@ class Evidence:
         self.add(steps, evals)
 
     def add(self, steps: Iterable[StepLine], evals: Iterable[EvalLine]) -> None:
-        """Takes in steps and evaluations, each in their order."""
+        """Takes in further steps, in their order, and further evaluations, in theirs."""
         waiting = deque(evals)
         for step in steps:
             while waiting and waiting[0].step < step.step:

@@ -91,9 +91,9 @@ def guidance(steps: Sequence[StepLine]) -> Reason | None:
 
 
 def reliance(steps: Sequence[StepLine]) -> str:
-    """Returns the end of a line with the mean reliance of retries on their guidance
-    (r3l.algorithms.shared.reliance) over the last GAIN_STEPS steps that trained retries; "" if
-    there are none."""
+    """Returns the end of a line: the mean reliance of retries on their guidance
+    (r3l.algorithms.shared.reliance), over the last GAIN_STEPS steps that trained retries. Returns
+    "" if there are none."""
     tag = "learner/reliance"
     known = [step.metrics[tag] for step in steps if tag in step.metrics][-GAIN_STEPS:]
     return f"; reliance {fmean(known):+.2f} nats a token" if known else ""

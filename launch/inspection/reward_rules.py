@@ -43,8 +43,8 @@ READ = (PART, REWARD, "group/success_", LENGTH, LENGTHS, REPLY)
 
 
 class Suspicion(NamedTuple):
-    """`kind`: the rule that found it. `what`: the figures. `remedy`: what to do. `of`: the part
-    that falls, or where the success falls."""
+    """`kind`: the rule that found it. `what`: the figures. `remedy`: what to do. `of`: for a part,
+    the name of the part that falls; for success, where it falls ("training" or "held-out")."""
 
     kind: str
     what: str

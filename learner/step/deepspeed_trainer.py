@@ -159,11 +159,11 @@ class DeepSpeedTrainer(AnyTrainer):
         return collectives.any_of(fact, self.device) if self.world > 1 else fact
 
     def step(self, rows: Sequence[Row], loss: Loss) -> StepResult:
-        """Makes one optimizer step on rank 0's `rows`, divided among all ranks; the rows of other
-        ranks do not count. If memory runs out, repeats the step with a smaller token budget. Raises
-        RestartNeeded if the step cannot be repeated. Raises TrainingStopped if the budget cannot be
-        lowered. Raises StepLeft if `leaves` returns true on any rank. Raises UserError for a loss
-        without parts."""
+        """Makes one optimizer step on rank 0's `rows`, which are divided among all ranks. Ignores
+        the rows that other ranks give. If memory runs out, repeats the step with a smaller token
+        budget. Raises RestartNeeded if the step cannot be repeated. Raises TrainingStopped if the
+        budget cannot be lowered. Raises StepLeft if `leaves` returns true on any rank. Raises
+        UserError for a loss without parts."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(self._work(rows, loss))
@@ -193,9 +193,9 @@ class DeepSpeedTrainer(AnyTrainer):
 
     def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
         """Answers rank 0's queries in one pass without gradients, divided among all ranks. Returns
-        the answers by the queries' keys. The queries of other ranks do not count, and get no
-        answer. If memory runs out, repeats the pass with a smaller token budget. Raises UserError,
-        and what `step` raises. Collective."""
+        the answers by the queries' keys. Ignores the queries that other ranks give. If memory runs
+        out, repeats the pass with a smaller token budget. Raises UserError, and what `step` raises.
+        Collective."""
         queries = queries if self.rank == 0 else ()
         check_tokens(
             ((f"query {query.key!r:.80}", query.token_ids) for query in queries), self.vocabulary

@@ -97,7 +97,7 @@ class Algorithm(Section):
         return ()
 
     def rows(self, batch: Batch) -> list[Row]:
-        """Makes the rows of one step. Their weights hold every mean over the batch."""
+        """Makes the rows of one step. Their weights already contain every mean over the batch."""
         return rows.with_gradient(rows.weigh(self.policy_rows(batch), self.normalize))
 
     def loss(self, batch: TokenBatch) -> dict[str, Tensor]:

@@ -167,8 +167,8 @@ def weigh(
     counted: Sequence[Counted], normalize: Normalize, among: Sequence[Counted] | None = None
 ) -> list[Row]:
     """Multiplies the weights of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
-    rows that are averaged together. `among`: rows to average over instead of `counted`, so that
-    each of a few rows weighs as much as one of many."""
+    rows that are averaged together. `among`: the rows to average over, if they are not `counted`.
+    With many rows in `among`, each of a few rows in `counted` weighs as much as one of the many."""
     lengths, groups = [each.length for each in counted], [each.group for each in counted]
     others = None if among is None else ([e.length for e in among], [e.group for e in among])
     shares = credit.token_weights(normalize, lengths, groups, among=others)
@@ -222,7 +222,7 @@ def _check(batch: Batch, advantages: Sequence[Advantages], masks: Sequence[Seque
         ):
             raise UserError(
                 f"group {group.group_id}: advantages {values} of {len(attempts)} attempts; they "
-                "must be one finite number for each attempt (masked: left out)"
+                "must be one finite number for each attempt, masked if it is left out"
             )
         shapes = [np.shape(mask) for mask in own]
         if shapes != [attempt.token_ids.shape for attempt in attempts]:

@@ -146,8 +146,8 @@ def _compare(found: Mapping[str, Header], index: Mapping[str, str], what: str) -
         )
     if absent := [name for name, file in index.items() if name not in found[file]]:
         raise UserError(
-            f"{what} names the tensor {absent[0]} of {index[absent[0]]}, which that file lacks "
-            f"({len(absent)} in all); copy index and files from the same place"
+            f"{what} says that {index[absent[0]]} holds the tensor {absent[0]}, but that file "
+            f"lacks it ({len(absent)} such tensors); copy index and files from the same place"
         )
 
 

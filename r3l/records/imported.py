@@ -132,8 +132,8 @@ def imported_chat(
 
 def as_imported(result: SlotResult, source: str, *, own: bool = False) -> SlotResult:
     """Returns a slot's result in the form in which it is inserted. Adds a source if it has none.
-    `own`: whether its versions are those of this run. If not, they belong to another run, and so do
-    the groups where its attempt began."""
+    `own`: whether the result comes from this run. If not, its versions, and the groups where its
+    attempt began, belong to another run and are marked so."""
     attempt = result.trajectory
     if attempt is None:
         return result

@@ -183,8 +183,9 @@ class Trajectory(Record):
         return self.responses_from(0)
 
     def as_shown(self, shown: Shown | None = None) -> tuple[Int32, Bool]:
-        """Returns the main conversation as the policy read it, or as it reads with `shown`: token
-        ids, int32 [M], and a mask of the tokens that were sampled in this attempt, bool [M]."""
+        """Returns the main conversation as the policy read it: token ids, int32 [M], and a mask of
+        the tokens that were sampled in this attempt, bool [M]. With `shown`, returns what the
+        policy would have read with these tokens in place."""
         shown = shown or self.shown
         mask = self.responses_from(self.first_played)
         if shown is None:

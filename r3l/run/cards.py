@@ -182,8 +182,8 @@ def _settings(run: RunFolder, config: RunConfig) -> list[str]:
 
 
 def may_be_published(key: str, value: Any) -> bool:
-    """Whether a card may show a setting. It may show numbers, words in those settings that hold
-    only words, and names of data sets on the hub."""
+    """Whether a card may show a setting. It may show numbers and names of data sets on the hub. It
+    may show a word only if the setting never holds anything but words."""
     if not _SETTING.fullmatch(key):
         return False
     values = value if isinstance(value, list | tuple) else [value]

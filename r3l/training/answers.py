@@ -30,8 +30,9 @@ Cut = Callable[[Sequence[Row]], Iterable[list[Row]]]
 
 
 class Found(NamedTuple):
-    """What one micro-batch gives for its masked tokens: float32 [M], float32 [M], int32 [M, k],
-    float32 [M, k]."""
+    """What was found for the M masked tokens of a micro-batch: log-probabilities and entropies,
+    float32 [M]; the k likeliest tokens, int32 [M, k], and their log-probabilities, float32 [M,
+    k]."""
 
     logprobs_M: Float32
     entropy_M: Float32
@@ -95,7 +96,7 @@ class Answers:
 
 
 def found_in(rows: Sequence[Row], scores: Scores) -> Found:
-    """Picks the masked tokens of rows out of their scores."""
+    """Picks the scores of the masked tokens out of the scores of whole rows."""
     mask_BT = np.zeros(scores[0].shape[:2], np.bool_)
     for row, mask_T in zip(rows, mask_BT, strict=False):  # an empty micro-batch has a row
         mask_T[: len(row.mask)] = row.mask

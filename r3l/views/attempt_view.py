@@ -136,8 +136,9 @@ def view(result: SlotResult, reflection: ReflectionRecord | None = None) -> Atte
 
 
 def views(group: Group) -> list[AttemptView]:
-    """Returns the group's results, in the order of the slots, with the reflections behind them. A
-    retry that was not played gets the first reflection on its attempt that led to no retry."""
+    """Returns the group's results, in the order of the slots, each with the reflection that led to
+    it. A retry that was not played gets the first reflection on its attempt that led to no
+    retry."""
     ordered = sorted(group.results, key=lambda result: result.slot)
     named = {thought.name: thought for thought in group.reflections}
     left = dict(named)
@@ -155,8 +156,8 @@ def views(group: Group) -> list[AttemptView]:
 
 def pairs(group: Group) -> list[Pair]:
     """Pairs attempts with their retries, in the order of the attempts. An attempt with several
-    retries is in several pairs, and so is a retry that was itself retried. A reflection behind no
-    retry has a pair of its own, with its attempt."""
+    retries is in several pairs, and so is a retry that was itself retried. A reflection that led to
+    no retry has a pair of its own, with its attempt."""
     shown = views(group)
     by_slot = {each.slot: each for each in shown}
     first = {each.slot for each in shown if each.of < 0} | set(group.unresolved)

@@ -338,7 +338,7 @@ def _row(where: Place, line: str) -> dict[str, Any]:
 def _checked_header(where: Place, row: dict[str, Any]) -> dict[str, Any]:
     for name in ("harness", "id"):
         if not isinstance(row.get(name), str) or not row[name]:
-            raise UserError(f"{where}: the session's header lacks {name}, a text")
+            raise UserError(f"{where}: the session's header needs {name}, a text")
     return row
 
 

@@ -163,12 +163,12 @@ class OpenedTask:
 
     @property
     def limit_s(self) -> float | None:
-        """The agent's time limit; Harbor's runner keeps its own."""
+        """The agent's time limit; None if the task sets none, or if Harbor's runner keeps it."""
         return self.task.agent_s if self.tasks.local else None
 
     @property
     def grader_s(self) -> float | None:
-        """The time limit of the tests' grader; None: none of its own."""
+        """The grader's time limit; None if Harbor's runner keeps it."""
         return self.task.tests_s + START_S if self.tasks.local else None
 
     @property
@@ -299,7 +299,7 @@ def harbor_tasks(
 
 
 def check_sandbox(tasks: str, command: str, unsandboxed: bool) -> None:
-    """Raises UserError if a command would play tasks on this machine without the user's word."""
+    """Raises UserError if a command would play tasks on this machine without the user's consent."""
     if not command.startswith(RUNNER) and not unsandboxed:
         raise UserError(
             f"env agent: tasks {tasks}: their tests would run as your user, and so would the "

@@ -80,6 +80,7 @@ def _change(change: float) -> str:
 
 
 def counts(changes: Sequence[float]) -> str:
-    """Says how many of some changes are improvements."""
+    """Says how many of the changes are for the better, how many for the worse, and how many are
+    0."""
     better, worse = sum(c > 0 for c in changes), sum(c < 0 for c in changes)
     return f"{better} better, {worse} worse, {len(changes) - better - worse} the same"

@@ -28,7 +28,7 @@ class CritiqueGRPO(ReflectAndRetry):
     clip: bool = Field(True, description="clip the ratio of base attempts")
 
     def plan(self, lease: LeaseFacts) -> GroupPlan:
-        """Each of N attempts may be refined."""
+        """Plans N attempts, and a slot for a refinement of each."""
         return GroupPlan(2 * self.group_size)
 
     def reflects_on(self, base: Trajectory) -> bool:

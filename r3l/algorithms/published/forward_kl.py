@@ -1,5 +1,5 @@
 """Self-distillation by a forward cross-entropy on visited prefixes (after arXiv 2606.05152): at
-every token of its own attempt the policy imitates the one that has read the advice.
+every token of its own attempt, the policy imitates the policy that has read the advice.
 
     term = −Σ_t Σ_v π_g(v | x, advice, y_<t) log π(v | x, y_<t)        v among the k likeliest
 

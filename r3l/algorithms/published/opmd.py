@@ -11,7 +11,7 @@ from r3l.algorithms.losses import Terms, TokenBatch
 
 
 class OPMD(Algorithm):
-    """OPMD."""
+    """OPMD: a policy gradient on R − mean, divided by 1 + tau."""
 
     name: Literal["opmd"] = Field("opmd", description="algorithm")
     tau: float = Field(1.0, ge=0, description="the gradient is divided by 1 + tau")

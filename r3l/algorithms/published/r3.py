@@ -38,8 +38,8 @@ class R3(RatioAlgorithm):
     recall_count: int | None = Field(
         None,
         ge=0,
-        description="k, stored attempts with the other outcome that join a group of only failures "
-        "or only successes; unset: 2, but at most a quarter of group_size; 0: no recall",
+        description="k, stored attempts with the opposite outcome that join a group of only "
+        "failures or only successes; unset: 2, but at most a quarter of group_size; 0: no recall",
     )
     recall_age: int | None = Field(
         None, ge=0, description="largest age of a recalled attempt, versions; unset: any"
@@ -110,8 +110,8 @@ class R3(RatioAlgorithm):
     def recalls(
         self, group: GroupFacts, history: History, random: RandomSource
     ) -> Sequence[StoredAttempt]:
-        """Cross-context replay: recalls stored attempts with the other outcome, in whatever context
-        they were sampled."""
+        """Cross-context replay: if a whole group failed or succeeded, recalls stored attempts with
+        the opposite outcome. Their context may differ from the group's."""
         count = self.recall_count
         if count is None:
             count = min(2, max(1, self.group_size // 4))

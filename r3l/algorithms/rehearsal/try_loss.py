@@ -49,7 +49,7 @@ def try_loss(algorithm: Algorithm, rows: Sequence[Row]) -> None:
     if abs(sum(single) - whole) > 1e-3 * sum(map(abs, single)) + 1e-6:
         raise UserError(
             f"the losses of single rows add up to {sum(single):.4g}, but the loss of all rows is "
-            f"{whole:.4g}; add terms with batch.total, since the rows' weights hold every mean"
+            f"{whole:.4g}; add terms with batch.total, since the rows' weights contain every mean"
         )
     if problem := _problem_elsewhere(algorithm, [some, *([row] for row in some)], computed):
         raise UserError(f"{ELSEWHERE} {problem}; put what it reads into the rows")

@@ -19,7 +19,7 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """If a whole group failed or succeeded, draws up to `count` stored attempts with the other
+    """If a whole group failed or succeeded, draws up to `count` stored attempts with the opposite
     outcome. With `successes_only`, draws no failures. `max_age`: in versions. Source: R³, arXiv
     2601.19620."""
     outcomes = {reward >= SUCCESS for reward in group.rewards}

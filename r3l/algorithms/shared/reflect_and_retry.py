@@ -53,8 +53,8 @@ class ReflectAndRetry(RatioAlgorithm):
     async def reflect_and_retry(
         self, x: Exploration, slot: int, base: Trajectory | None, again: Sequence[int]
     ) -> None:
-        """Resolves the slots `again` by retries of `base`, the attempt in `slot`, or without a
-        retry."""
+        """Resolves the slots `again`. They retry `base`, the attempt in `slot`, if there is one and
+        a reflection on it calls for a retry. Otherwise they stay without an attempt."""
         if base is None:
             for retry in again:
                 await x.fail(retry, "no_base", of=slot)

@@ -127,7 +127,7 @@ class StartsInside(RatioAlgorithm):
         return GroupPlan(self.group_size, chosen.kind, (key,))
 
     async def explore(self, x: Exploration) -> None:
-        """Plays all attempts from one step of the attempt that the plan hands out."""
+        """Plays all attempts from one step of the stored attempt that comes with the plan."""
         start = self._start(x)
         if start is None:
             await super().explore(x)

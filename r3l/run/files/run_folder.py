@@ -88,7 +88,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the learner computes on from version `step` on: `facts` of
+    """The machine that computes the steps after version `step`. `facts`: see
     r3l.training.measures.processor."""
 
     step: int
@@ -231,15 +231,15 @@ class RunFolder:
         return progress_lines.history_of(lines.values, lines.damaged, cut=lines.cut)
 
     def last_steps(self, count: int) -> list[StepLine]:
-        """Reads the last `count` steps, as `history` has them, from the end of the file. Leaves out
+        """Reads the last `count` steps, as `history` does, but from the end of the file. Leaves out
         damaged lines, which `history` counts."""
         ends = json_lines.newest_first(self.progress)
         parsed = (json_lines.parse_lines([line], progress_lines.from_json).values for line in ends)
         return progress_lines.last_steps((line for values in parsed for line in values), count)
 
     def evaluations(self) -> list[EvalLine]:
-        """Reads each version's last evaluation, as `history` has them, without the steps. Leaves
-        out damaged lines, which `history` counts."""
+        """Reads each version's last evaluation, as `history` does, but reads no steps. Leaves out
+        damaged lines, which `history` counts."""
         ends = json_lines.newest_first(self.progress)
         lines = json_lines.parse_lines(
             [line for line in ends if line.startswith(EVAL_BEGINS)], progress_lines.from_json
@@ -247,8 +247,8 @@ class RunFolder:
         return progress_lines.history_of(reversed(lines.values)).evaluations
 
     def add_machine(self, step: int, facts: Mapping[str, str]) -> None:
-        """Records what a learner that starts at version `step` computes on, unless the previous
-        learner computed on the same. Logs a warning if the file cannot be written."""
+        """Records the machine of a learner that starts at version `step`, unless its facts are
+        those of the previous learner's machine. Logs a warning if the file cannot be written."""
         machines = self.machines()
         if machines and machines[-1].step <= step and machines[-1].facts == facts:
             return
@@ -258,7 +258,7 @@ class RunFolder:
             log.warning("could not record what the learner computes on: %s", error)
 
     def machines(self) -> list[Machine]:
-        """Reads what the run's steps were computed on, in their order."""
+        """Reads the machines that computed the run's steps, in the order of the steps."""
         found = list[Machine]()
         read = partial(msgspec.convert, type=Machine)
         for each in json_lines.read(self.machines_file, read).values:
@@ -268,7 +268,8 @@ class RunFolder:
         return found
 
     def machine_of(self, step: int) -> Mapping[str, str]:
-        """Returns the facts of what step `step` was computed on; {} if they are not recorded."""
+        """Returns the facts of the machine that computed step `step`; {} if they are not
+        recorded."""
         return next((each.facts for each in reversed(self.machines()) if each.step < step), {})
 
     # ── its processes ───────────────────────────────────────────────────────────────────

@@ -44,9 +44,10 @@ its cache in memory.stat."""
 
 
 def keep_memory_steady() -> None:
-    """Limits what freed tensors and kernels may keep in this process. Starts it again, with the
-    same words, if a variable of STEADY_MEMORY is not set: glibc reads them only at a start. A
-    command that users type calls this function first. The user's own variables count."""
+    """Limits how much memory this process keeps for freed tensors and for oneDNN's kernels. If a
+    variable of STEADY_MEMORY is not set, starts the process again with the same arguments, because
+    glibc reads these variables only when a process starts. A command that users type calls this
+    function first. Keeps values that the user has set."""
     for name, value in FEW_KERNELS.items():
         os.environ.setdefault(name, value)
     missing = {name: value for name, value in STEADY_MEMORY.items() if name not in os.environ}

@@ -64,10 +64,9 @@ def reliance_sums(
     retries_BT: Tensor,
     retries: Sequence[Retry | None],
 ) -> dict[str, float]:
-    """Sums Δ = mean_t [log π − log π_g] over the retries of a micro-batch (r3l.algorithms.shared.
-    reliance), and names the Δ of each. `old_logprobs_BT`: log π_g, of sampling with guidance.
-    `retries_BT`: the trained tokens of the retries, bool [B, T]. `retries`: the retry of each
-    row."""
+    """Sums the reliance Δ = mean_t [log π − log π_g] over the retries of a micro-batch, and names
+    the Δ of each. `old_logprobs_BT`: log π_g, of sampling with guidance. `retries_BT`: the trained
+    tokens of the retries, bool [B, T]. `retries`: the retry of each row."""
     lengths_B = retries_BT.sum(dim=1)
     gaps_BT = (logprobs_BT - old_logprobs_BT).masked_fill(~retries_BT, 0.0)
     means_B = gaps_BT.sum(dim=1) / lengths_B.clamp(min=1)

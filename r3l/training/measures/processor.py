@@ -40,8 +40,8 @@ def fix_threads(count: int | None = None) -> None:
 
 
 def facts(device: torch.device, ranks: int = 1) -> dict[str, str]:
-    """Returns what the last bits of a step on `device` depend on, by name. A name without a value
-    is left out."""
+    """Returns the facts that decide the last bits of a step's result on `device`, by name. Leaves
+    out names without a value."""
     found = {"processor": processor(), "instructions": torch.backends.cpu.get_cpu_capability()}
     if device.type == "cuda":
         found |= {"GPU": torch.cuda.get_device_name(device), "CUDA": str(torch.version.cuda)}

@@ -163,6 +163,6 @@ def test_a_store_without_settings_is_said_to_be_checked_against_the_shipped_mode
     empty, tmp_path, capsys
 ):
     said = run(capsys, "import", empty, write(tmp_path / "f", LINE))
-    assert "no config.yaml beside it, so the known tokens were those of the shipped" in said.err
+    assert "so the tokens were checked against those of the shipped model; name" in said.err
     (empty / "config.yaml").write_text("algorithm: grpo\n")
     assert not run(capsys, "import", empty, tmp_path / "f").err

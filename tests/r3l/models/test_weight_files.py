@@ -80,11 +80,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a tensor is missing": (
         lambda m: reindex(m, extra=FIRST),
-        f"names the tensor extra of {FIRST}, which that file lacks",
+        f"says that {FIRST} holds the tensor extra, but that file lacks it",
     ),
     "a tensor is in the other file": (
         lambda m: reindex(m, **{"model.embed_tokens.weight": SECOND}),
-        "names the tensor model.embed_tokens.weight",
+        f"says that {SECOND} holds the tensor model.embed_tokens.weight",
     ),
     "the index is missing": (lambda m: (m / INDEX).unlink(), f"there is no {SINGLE} or {INDEX}"),
     "the index is not JSON": (lambda m: (m / INDEX).write_text("{"), "is not an index"),

@@ -215,7 +215,7 @@ def test_a_demonstration_ends_with_a_reply_and_earned_something(tmp_path: Path) 
         ((header(), message(image="x")), "line 2: 'image' is not a field of a message; remove it"),
         ((header(), "{"), "line 2: is not JSON"),
         ((header(), "[]"), "line 2: must be an object of type session or message"),
-        ((header(id=""),), "line 1: the session's header lacks id, a text"),
+        ((header(id=""),), "line 1: the session's header needs id, a text"),
         ((header(),), "line 1: its session has no message"),
         ((header(), header(), message()), "line 1: its session has no message"),
         ((header(), message("user", "a\ud800")), "line 2: holds half a surrogate pair"),
