@@ -99,7 +99,7 @@ class ReplayedRun:
         if not result.applied:
             raise UserError(
                 f"step {number}: its loss or gradient is not finite here, but the run applied the "
-                "step; was the run trained on a machine like this, with this version of r3l?"
+                "step; replay on a machine like the run's, with the r3l that trained it"
             )
         self.version, found = number, result.metrics
         same = {name: line[tag] == found[tag] for name, tag in EXACT.items() if tag in line}
