@@ -318,8 +318,8 @@ def not_trained(records: Iterable[Record]) -> str:
     if not names:
         return "every algorithm that can be chosen is trained on this page."
     return (
-        f"no run on this page trains {names}. Losses and advantages are tested against literal "
-        "numbers; how these compare with R³L is not known here."
+        f"no run on this page trains {names}. Their losses and advantages are tested against "
+        "literal numbers. How these algorithms compare with R³L is not known here."
     )
 
 

@@ -14,7 +14,7 @@ from lab.real_model.worlds import ARMS, CONTROLS, WORLDS
 from lab.results import cells
 from lab.results.__main__ import finished
 from lab.results.experiments import ADVISED, AUXILIARY
-from lab.results.findings import policies, select, table
+from lab.results.findings import WORTH, policies, select, table
 from lab.results.lines import APPENDIX, LINES, PAGES, read_lines
 from lab.results.statistics import UNITS, Record, pairs, t_interval
 from lab.results.tables import LABELS
@@ -93,18 +93,24 @@ def pretrained(rows: Sequence[Row]) -> str:
             found = row.over(partner)
             if found is not None:
                 steps, tokens, cpu = (
-                    rare_page.shown_ratio(found.ratios[unit], found.policies)
+                    _in_words(rare_page.shown_ratio(found.ratios[unit], found.policies))
                     for unit in ("steps", "tokens", "cpu")
                 )
                 said.append(
-                    f"Over {name}, in the {row.world} at {row.base:.2g}, R³L took {steps} of the "
-                    f"steps, {tokens} of the tokens and {cpu} of the CPU seconds."
+                    f"To reach a success rate of {WORTH[0]:g} in the {row.world}, from "
+                    f"{row.base:.2g} before training, R³L took {steps} of the steps, {tokens} of "
+                    f"the tokens and {cpu} of the CPU seconds of {name}."
                 )
     if not said:
         return "No pretrained model has been run where success is rare."
     return (
         f"SmolLM2 is the only pretrained model that was run where success is rare. {' '.join(said)}"
     )
+
+
+def _in_words(ratio: str) -> str:
+    """A ratio as a sentence says it: a bound without its sign."""
+    return ratio.replace("< ", "less than ").replace("> ", "more than ")
 
 
 def by_base(rows: Sequence[Row]) -> str:
