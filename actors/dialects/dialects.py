@@ -206,9 +206,5 @@ MESSAGES = Dialect(
     dialect_answers.broken_message,
     dialect_answers.message_error,
 )
-DIALECTS = {
-    "/v1/chat/completions": CHAT,
-    "/v1/responses": RESPONSES,
-    "/v1/messages": MESSAGES,
-}
+DIALECTS = {fields.PATHS[dialect.name]: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
 """The dialect of each path."""

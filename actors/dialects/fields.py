@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 """The path of each dialect."""
+RENDERED = ("messages", "input", "instructions", "system", "tools")
+"""Fields that become text for the policy."""
 ALL = "chat responses messages"
 NOTHING: tuple[Any, ...] = (None, False, 0, "", [], {})
 MOST_NAMED = 200

@@ -17,6 +17,7 @@ from typing import Any
 
 from actors.dialects.chat_completions import AgentRequest, Refused, bad
 from actors.dialects.dialects import MOST_PARTS, values_in
+from actors.dialects.fields import RENDERED
 from actors.gateway.call_tree import Node
 from actors.gateway.session import Session
 
@@ -38,8 +39,6 @@ MOST_STOPS, LONGEST_STOP = 64, 1024
 MOST_MESSAGES = 4096
 """The most messages of a request, or items of its other lists. A library that validates them
 reports each wrong one in dozens of ways, which takes milliseconds."""
-RENDERED = ("messages", "input", "instructions", "system", "tools")
-"""Fields of the dialects that become text for the policy."""
 THREADS = 2
 
 

@@ -10,9 +10,10 @@ Placeholders of the templates, in braces:
 
 A retry is shown `guidance` or, with `algorithm.guidance_text=advice`, the shorter `advice`.
 
-Some environments replace some templates: the built-in worlds (envs/builtin/matching.py),
-ScienceWorld with its option `brief` (envs/adapters/scienceworld/brief_text.py), ALFWorld and
-WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
+Some environments replace some templates: the built-in worlds (envs/builtin/matching.py,
+envs/builtin/grid_world.py), ScienceWorld with its option `brief`
+(envs/adapters/scienceworld/brief_text.py), ALFWorld and WebShop.
+`r3l-launch --env NAME --show-prompts` prints what an environment uses.
 """
 
 import json

@@ -120,7 +120,7 @@ def test_every_path_that_is_named_exists(page):
 
 def test_every_name_that_a_change_leads_to_is_in_the_file_beside_it():
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    found = re.findall(r"((?:`[\w.=]+`(?:, | and )?)+) (?:in|of) `([\w/]+\.\w+)`", text)
+    found = re.findall(r"((?:`[\w.=]+`(?:, | and )?)+) (?:in |of |\()`([\w/]+\.\w+)`", text)
     assert len(found) > 80
     for names, path in found:
         code = (ROOT / path).read_text("utf-8")

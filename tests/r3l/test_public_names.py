@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import r3l
+from r3l.algorithms.registry import REGISTRY
 
 ROOT = Path(r3l.__file__).parents[1]
 
@@ -35,6 +36,10 @@ def test_a_type_checker_finds_the_same_names_in_the_same_modules() -> None:
             renamed[node.targets[0].id] = node.value.id
     assert renamed == r3l.RENAMED
     assert found == {r3l.RENAMED.get(name, name): module for name, module in r3l.PUBLIC.items()}
+
+
+def test_every_algorithm_that_has_a_name_is_public() -> None:
+    assert {kind.__name__ for kind in REGISTRY.values()} <= set(r3l.PUBLIC)
 
 
 def test_a_library_that_fails_is_named_by_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
