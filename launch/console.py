@@ -11,7 +11,7 @@ from r3l.run import bill
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import GrowingFile
 from r3l.run.files.progress_lines import EvalLine, StepLine
-from r3l.run.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder, run_name
 
 SHOWN_SHARE = 0.005  # the least that is not printed as 0%
 START_LINES_S = 5.0  # between two lines about processes that are starting
@@ -146,11 +146,6 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
     if max(attempts, responses) >= SHOWN_SHARE:
         text += f"cut off {attempts:.0%} of attempts, {responses:.0%} of responses  "
     return text
-
-
-def run_name(run: Path) -> str:
-    """Returns what to type after --run: the run's name if it is in runs/, otherwise its path."""
-    return run.name if run.parent == Path("runs") else str(run)
 
 
 def bill_line(run: Path, config: RunConfig, step: int) -> str:

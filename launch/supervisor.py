@@ -17,15 +17,7 @@ from contextlib import suppress
 
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child, Children
-from launch.console import (
-    NoticeReader,
-    Startup,
-    bill_line,
-    end_lines,
-    eval_line,
-    run_name,
-    step_line,
-)
+from launch.console import NoticeReader, Startup, bill_line, end_lines, eval_line, step_line
 from launch.inspection.agent_training import AgentWatch
 from launch.inspection.evidence import change
 from launch.inspection.learning import LearningWatch
@@ -40,7 +32,7 @@ from r3l.errors import LearnerHung, UserError
 from r3l.run.cards import write_model_cards
 from r3l.run.files.json_lines import GrowingFile, parse_lines
 from r3l.run.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
-from r3l.run.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder, run_name
 from r3l.run.process.endpoints import reached
 from r3l.run.process.free_space import lacking_space
 from r3l.text import printable

@@ -19,7 +19,7 @@ from launch.inspection.status import ago, waits
 from learner.offline.regraded_sample import regrade_sample
 from r3l.errors import UserError
 from r3l.run.bill import shown
-from r3l.run.files.run_folder import RunFolder, run_folder
+from r3l.run.files.run_folder import RunFolder, run_folder, run_name
 from r3l.run.process.command_line import echo
 
 GIB = 1 << 30
@@ -80,7 +80,7 @@ def findings(now: Snapshot) -> list[Finding]:
 
 
 def _processes(now: Snapshot) -> Iterator[Finding]:
-    again = f"r3l-launch --resume --run {_typed(now.run)}"
+    again = f"r3l-launch --resume --run {run_name(Path(now.run))}"
     if not now.alive:
         if now.progress.step < now.progress.steps:
             step = f"the run ended at step {now.progress.step} of {now.progress.steps}"
@@ -131,11 +131,6 @@ def _ended(now: Snapshot, step: str, again: str) -> Finding:
         f"no process is running; {step}: {limits}",
         f"give more, or no limit: {again} {free}",
     )
-
-
-def _typed(run: str) -> str:
-    """Returns a run's folder as --run takes it: a bare name would be a folder in runs/."""
-    return run if "/" in run else f"./{run}"
 
 
 def _silence(now: Snapshot) -> Iterator[Finding]:

@@ -417,3 +417,10 @@ def run_folder(name: str | None) -> Path:
     except ValueError as error:
         raise UserError(f"--run: {error}") from None
     return user_path(name) if "/" in name else Path("runs") / name
+
+
+def run_name(folder: Path) -> str:
+    """Returns what to type after --run for a run's folder, so that `run_folder` returns it."""
+    if folder.parent == Path("runs"):
+        return folder.name
+    return str(folder) if "/" in str(folder) else f"./{folder}"

@@ -29,7 +29,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
 @pytest.mark.parametrize(
     ("changes", "what", "remedy"),
     [
-        ({"processes": []}, "; the run ended at step 12", "--resume --run runs"),
+        ({"processes": []}, "; the run ended at step 12", "--resume --run first"),
         ({"launcher": None}, "launcher has ended", "kill 11 12 13 14"),
         ({"processes": [*ALL, process("actor-1", 14, "stopped")]},
          "actor-1 (process 14) is stopped", "kill -CONT 14"),
@@ -71,7 +71,7 @@ def test_a_run_that_its_budget_stopped_is_continued_with_more_of_it():
     used = {"budget.tokens": (1200.0, 1000.0), "budget.hours": (1.0, 9.0)}
     (stopped,) = findings(healthy(processes=[], budget=used))
     assert not stopped.problem and "step 12 of 60: budget.tokens=1000 is used up" in stopped.what
-    assert stopped.remedy.endswith("--resume --run runs/first budget.tokens=null")
+    assert stopped.remedy.endswith("--resume --run first budget.tokens=null")
 
 
 def test_a_run_in_the_working_folder_is_named_with_its_folder():

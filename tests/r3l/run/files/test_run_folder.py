@@ -19,6 +19,7 @@ from r3l.run.files.run_folder import (
     RunFolder,
     SkippedStep,
     run_folder,
+    run_name,
     write_evaluation,
 )
 from tests.r3l.files.made import evaluation, flips
@@ -243,6 +244,7 @@ def test_a_bare_run_name_is_a_folder_under_runs_and_any_other_a_path(
     name: str, folder: str
 ) -> None:
     assert run_folder(name) == Path(folder)
+    assert run_name(run_folder(name)) == name
 
 
 def test_a_run_without_a_name_is_named_by_the_time() -> None:
