@@ -321,8 +321,11 @@ class BufferStats(Record):
 
     Since the service started:
     - `actors`: each actor's latest metrics, with `seen_s`: seconds since it last sent metrics
-    - `refused`: error replies, keyed by error or by symptom of a sick engine
-      (r3l.rollout.engine_symptoms)
+    - `refused`: what the service did not take, keyed by cause:
+      - requests answered with an error, by error or symptom (r3l.rollout.engine_symptoms)
+      - `dropped` and `damaged` requests; their clients send them again
+      - connections refused or shut down, by reason
+      - `failed_transactions`, and `metrics_not_finite` of actors
     - `undelivered`: replies whose client was gone or too slow
     - `full_ago_s`: seconds since a connection was last refused because the service was full, or
       None

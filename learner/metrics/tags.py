@@ -121,7 +121,13 @@ BUFFER = (
     ("draws", "draws", "handed out"),
     ("leases_expired", "leases", "not renewed in time"),
     ("draws_expired", "draws", "not committed in time"),
-    ("refused", "requests", "replied to with an error, since the service started"),
+    (
+        "refused",
+        "1",
+        "since the service started: requests answered with an error, dropped or damaged; "
+        "connections refused or shut down; failed transactions; metrics of actors that are not "
+        "finite",
+    ),
 )
 
 ACTOR = (
