@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.inspection.snapshot import BALANCED, forecast
-from launch.inspection.status import ago
 from r3l.notices import NOTICE_LINE
 from r3l.run import bill
 from r3l.run.config import RunConfig
 from r3l.run.files.json_lines import GrowingFile
 from r3l.run.files.progress_lines import EvalLine, StepLine
 from r3l.run.files.run_folder import RunFolder, run_name
+from r3l.text import time_span
 
 SHOWN_SHARE = 0.005  # the least that is not printed as 0%
 START_LINES_S = 5.0  # between two lines about processes that are starting
@@ -78,7 +78,7 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
     error = f" ± {values[f'{gain}_se']:.2f}" if f"{gain}_se" in values else ""
     gained = f"gain {values[gain]:+.2f}{error}  " if gain in values else ""
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
-    eta = "" if ends is None else f"ETA {ago(ends)}  "
+    eta = "" if ends is None else f"ETA {time_span(ends)}  "
     return (
         f"step {step.step:>{len(str(steps))}}/{steps}  {eta}reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "

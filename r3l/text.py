@@ -1,9 +1,11 @@
-"""Checks and cleans text from outside: users' files and code, environments and models.
+"""Checks and cleans text from outside: users' files and code, environments and models. Writes time
+spans in words.
 
 plain       returns a text that can be stored and sent, as Python's own `str`; raises ValueError for
             half a surrogate pair and for a text that is too long
 label       turns any text into a name under which things are counted
 printable   escapes unprintable characters, which might control a terminal
+time_span   formats seconds
 """
 
 from typing import Any
@@ -74,6 +76,13 @@ def printable(text: str) -> str:
     """Escapes unprintable characters, such as \\x1b and marks that reverse text. Keeps line ends
     and tabs."""
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def time_span(seconds: float) -> str:
+    """Formats a time span, such as `1.5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _shown(character: str) -> str:

@@ -15,12 +15,13 @@ from launch.inspection.many_actors import SAMPLE, such_as
 from launch.inspection.retry_reliance import reliance_of_retries
 from launch.inspection.reward_examples import EXAMPLES, examples, newest
 from launch.inspection.snapshot import BALANCED, ActorState, Snapshot
-from launch.inspection.status import ago, waits
+from launch.inspection.status import waits
 from learner.offline.regraded_sample import regrade_sample
 from r3l.errors import UserError
 from r3l.run.bill import shown
 from r3l.run.files.run_folder import RunFolder, run_folder, run_name
 from r3l.run.process.command_line import echo
+from r3l.text import time_span
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
@@ -145,8 +146,8 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
     if full_ago_s is not None and full_ago_s < FULL_S:
         times = now.buffer.stats.refused.get("too_many_connections", 0)
         yield _problem(
-            f"the buffer had no place for a client {ago(full_ago_s)} ago, and {times} times since "
-            "it started",
+            f"the buffer had no place for a client {time_span(full_ago_s)} ago, and {times} times "
+            "since it started",
             "end clients that are not needed, or raise the limit of open files of its machine "
             "(ulimit -n)",
         )
@@ -157,7 +158,7 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
     ]  # fmt: skip
     silent.sort(key=lambda actor: actor.seen_ago_s)
     for who, least, name in _together(silent):
-        span = ago(least.seen_ago_s) + (" or more" if who != name else "")
+        span = time_span(least.seen_ago_s) + (" or more" if who != name else "")
         yield _problem(
             f"{who} has sent nothing for {span}",
             f"other actors continue its groups, at the latest after {now.lease_s:g} s "
@@ -167,7 +168,7 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
     beat = now.heartbeat_ago_s
     if now.process("learner") is not None and beat is not None and beat > now.hang_s / 2:
         yield _problem(
-            f"the learner has sent no heartbeat for {ago(beat)}: {now.learner_doing}",
+            f"the learner has sent no heartbeat for {time_span(beat)}: {now.learner_doing}",
             f"it is restarted after {now.hang_s:g} s (learner.hang_s); "
             "SIGUSR2 makes it dump its stacks",
         )
@@ -255,7 +256,8 @@ def _overdue(now: Snapshot) -> Iterator[Finding]:
         late = -progress.next_s
         if late > OVERDUE * progress.step_s:
             yield _problem(
-                f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
+                f"the next step is overdue by {time_span(late)}; "
+                f"a step takes {time_span(progress.step_s)}"
             )
     old = [a for a in now.actors if version - a.version > max(now.max_staleness, 1)]
     old.sort(key=lambda actor: -actor.version)

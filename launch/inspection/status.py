@@ -16,6 +16,7 @@ from r3l.run.actor_metrics import ActorMetrics, combined
 from r3l.run.bill import shown
 from r3l.run.files.run_folder import RunFolder, run_folder
 from r3l.run.process.command_line import echo
+from r3l.text import time_span
 
 MIB = 1 << 20
 WAITS = "waiting for "
@@ -86,7 +87,7 @@ def waits(now: Snapshot) -> Iterator[str]:
         since = now.progress.last_ago_s
         yield (
             f"the learner waits for {now.learner_doing.removeprefix(WAITS)}"
-            + ("" if since is None else f", its last step ended {ago(since)} ago")
+            + ("" if since is None else f", its last step ended {time_span(since)} ago")
             + f": {complete} of {now.needed} groups are complete, {in_work} in work"
         )
     limit = now.needed * (now.max_staleness + 1)
@@ -99,13 +100,6 @@ def waits(now: Snapshot) -> Iterator[str]:
             f"{waiting} for a lease: {complete} groups are complete, {in_work} in work, and at "
             f"most {limit} may be ahead of the learner (buffer.max_staleness)"
         )
-
-
-def ago(seconds: float) -> str:
-    """Formats a time span, such as `1.5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _processes(now: Snapshot) -> Iterator[str]:
@@ -147,13 +141,13 @@ def _progress(now: Snapshot) -> str:
     progress = now.progress
     words = [f"step {progress.step} of {progress.steps}"]
     if progress.last_ago_s is not None:
-        words.append(f"the last one ended {ago(progress.last_ago_s)} ago")
+        words.append(f"the last one ended {time_span(progress.last_ago_s)} ago")
     if now.alive and progress.next_s is not None and progress.step_s is not None:
-        due = f"in about {ago(progress.next_s)}"
+        due = f"in about {time_span(progress.next_s)}"
         if progress.next_s < 0:
-            due = f"overdue by {ago(-progress.next_s)}"
-        words.append(f"the next one is {due} (median {ago(progress.step_s)})")
-        words.append(f"the run ends in about {ago(progress.end_s or 0.0)}")
+            due = f"overdue by {time_span(-progress.next_s)}"
+        words.append(f"the next one is {due} (median {time_span(progress.step_s)})")
+        words.append(f"the run ends in about {time_span(progress.end_s or 0.0)}")
     if now.alive and now.launcher is None:
         words.append("its launcher has ended")
     return ", ".join(words)
@@ -166,7 +160,7 @@ def _doing(now: Snapshot, name: str) -> str:
     if name.startswith("learner"):
         if now.heartbeat_ago_s is None or name != "learner":
             return "starts" if name == "learner" else ""
-        return f"{now.learner_doing}, heartbeat {ago(now.heartbeat_ago_s)} ago"
+        return f"{now.learner_doing}, heartbeat {time_span(now.heartbeat_ago_s)} ago"
     actor = next((actor for actor in now.actors if actor.process == name), None)
     return "has not contacted the buffer" if actor is None else _actor(actor, now)
 
@@ -176,7 +170,7 @@ def _actor(actor: ActorState, now: Snapshot) -> str:
     return (
         f"{actor.requests} requests, weights v{actor.version}"
         + (f" ({behind} behind)" if behind > 0 else "")
-        + f", idle {actor.idle_share:.0%}, heard {ago(actor.seen_ago_s)} ago"
+        + f", idle {actor.idle_share:.0%}, heard {time_span(actor.seen_ago_s)} ago"
     )
 
 

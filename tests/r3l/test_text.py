@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from r3l.codec import RECORD_LIMIT, decode, encode, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, from_wire, to_wire
 from r3l.records import TASK_ID_LIMIT, SlotResult, Task
-from r3l.text import LABEL_LIMIT, encodable, label, plain, plain_value, printable, shorten
+from r3l.text import (
+    LABEL_LIMIT,
+    encodable,
+    label,
+    plain,
+    plain_value,
+    printable,
+    shorten,
+    time_span,
+)
 from tests.r3l.hostile import HALF, TEXTS, VALUES
 
 
@@ -76,3 +85,8 @@ def test_text_is_a_str_itself():
         plain(json.loads(r'"a \ud83d"'), "it")
     assert encodable(f"a{HALF}") == "a?"
     assert shorten("題題", 4) == "題" and label("a\nb") == "a b"
+
+
+def test_time_spans_in_words():
+    shown = [time_span(seconds) for seconds in (0.04, 59.0, 90.0, 7200.0)]
+    assert shown == ["0.0 s", "59.0 s", "1.5 min", "2.0 h"]

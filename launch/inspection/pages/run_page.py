@@ -32,6 +32,7 @@ from r3l.run.bill import amount
 from r3l.run.cards import changed_settings
 from r3l.run.files.progress_lines import EvalLine
 from r3l.settings.error_text import shown
+from r3l.text import time_span
 
 SHARES: Mapping[str, Mapping[str, str]] = {
     "Success in training": {
@@ -259,7 +260,7 @@ def _costs(data: RunData) -> Html:
     parts = [("forward, backward and update", "learner/step_s"), ("waits", "learner/wait_s"),
              ("rows and queries", "learner/queries_s")]  # fmt: skip
     spent: list[tuple[str, object]] = [
-        (f"learner's time, {name}", _span(seconds))
+        (f"learner's time, {name}", time_span(seconds))
         for name, tag in parts
         if (seconds := total(data, tag)) is not None
     ]
@@ -268,7 +269,7 @@ def _costs(data: RunData) -> Html:
     played = f"{evaluated:,} in the evaluations above ({len(data.evaluated)} of them)"
     machine = data.machines[-1].facts if data.machines else {}
     return facts([
-        ("from the first step to the last", _span(steps[-1].time - steps[0].time)),
+        ("from the first step to the last", time_span(steps[-1].time - steps[0].time)),
         *spent,
         ("tokens sampled for steps", "not measured" if tokens is None else f"{tokens:,.0f}"),
         ("tokens sampled to evaluate", played if evaluated else "not measured"),
@@ -289,8 +290,8 @@ def _bill(data: RunData) -> list[tuple[str, object]]:
               f"{used.trained:,.0f} trained")  # fmt: skip
     rows: list[tuple[str, object]] = [
         ("all tokens, evaluations included", tokens),
-        ("CPU time of all processes", _span(used.cpu_s)),
-        ("GPU time, each GPU while its process ran", _span(used.gpu_s)),
+        ("CPU time of all processes", time_span(used.cpu_s)),
+        ("GPU time, each GPU while its process ran", time_span(used.gpu_s)),
     ]
     if data.config is not None and data.config.cost.priced:
         rows.append(("amount at the prices of cost", f"{amount(used, data.config.cost):.2f}"))
@@ -349,9 +350,3 @@ def _ends(mean: float | None, low: float | None, high: float | None, *, sign: bo
     text = f"{mean:+.3g}" if sign else number(mean)
     known = low is not None and high is not None
     return f"{text} [{low:.3g}, {high:.3g}]" if known else f"{text} (no interval)"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

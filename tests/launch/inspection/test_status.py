@@ -8,7 +8,7 @@ from launch.cli import main
 from launch.inspection.agent_training import Alarm
 from launch.inspection.learning import Reason
 from launch.inspection.snapshot import Buffer, Forecast
-from launch.inspection.status import ago, lines, waits
+from launch.inspection.status import lines, waits
 from r3l.run.bill import Usage, line
 from r3l.run.settings.costs import CostConfig
 from tests.launch.fakes import refused
@@ -96,7 +96,3 @@ def test_a_run_that_has_ended_shows_its_last_errors(ended):
     values = json.loads(CliRunner().invoke(main, ["status", str(ended), "--json"]).output)
     assert (values["progress"]["step"], values["waits"]) == (4, [])
     assert "has no config.yaml" in refused("status", ended / "other")
-
-
-def test_time_spans_in_words():
-    assert [ago(s) for s in (0.04, 59.0, 90.0, 7200.0)] == ["0.0 s", "59.0 s", "1.5 min", "2.0 h"]
