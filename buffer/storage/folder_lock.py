@@ -2,14 +2,11 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from r3l.errors import R3LError, UserError
-from r3l.files.whole_file import whole_folder
+from r3l.errors import UserError
 
 LOCK = "owner.lock"
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
@@ -52,30 +49,6 @@ def _refusal(folder: Path, error: OSError) -> UserError:
         owner = (folder / LOCK).read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
         why = f"is already served by process {owner}; wait until that process has ended"
     return UserError(f"store {folder}: {why}")
-
-
-@contextmanager
-def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """Yields a temporary folder to fill, then renames it to `folder`. Raises UserError if `folder`
-    is not empty or cannot be written."""
-    check_new(folder, what)
-    try:
-        with whole_folder(folder) as building:
-            yield building
-    except R3LError:
-        raise
-    except OSError as error:
-        raise UserError(f"{what} {folder}: cannot be written ({error.strerror})") from None
-
-
-def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless `folder` is empty or missing. Also refuses `.` and `/`."""
-    if not folder.name:
-        raise UserError(f"{what} {folder}: cannot be used; name a new folder inside it")
-    if folder.is_file():
-        raise UserError(f"{what} {folder}: is a file; choose a new folder")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{what} {folder}: is not empty; choose a new folder")
 
 
 def refuse_remote(folder: Path) -> None:

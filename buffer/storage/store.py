@@ -23,6 +23,7 @@ from buffer.storage.stored_rows import ArchivePlace
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
+from r3l.files.new_folder import check_new
 from r3l.files.whole_file import flush, rename_whole, whole_folder
 from r3l.run.process.process_list import every_process
 
@@ -230,7 +231,7 @@ class Store:
     def copy(self, folder: Path) -> None:
         """Writes a compacted, consistent copy into `folder`. A service may use the store meanwhile.
         Raises UserError if `folder` is not empty, StoreError if the copy fails."""
-        folder_lock.check_new(folder, "copy to")
+        check_new(folder, "copy to")
         try:
             with whole_folder(folder) as building:
                 self._env.copy(str(building), compact=True)

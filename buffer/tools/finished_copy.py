@@ -14,13 +14,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from buffer.sampling import task_history
-from buffer.storage import counts, folder_lock
+from buffer.storage import counts
 from buffer.storage.result_checksums import checksum
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow, Regrade, RunPosition
 from buffer.storage.transaction import Txn, parts_of
 from r3l import codec
 from r3l.errors import UserError
+from r3l.files.new_folder import new_folder
 from r3l.records import Group, SlotResult
 
 AT_ONCE = 64  # groups in a transaction
@@ -53,7 +54,7 @@ def copy_finished(
                     f"store {source.folder}: holds no finished training group"
                     f"{' whose rewards differ' if contrast else ''}; give the store of a run"
                 )
-        building = opened.enter_context(folder_lock.new_folder(to, "store"))
+        building = opened.enter_context(new_folder(to, "store"))
         copy = _Copy(opened.enter_context(Store(building, map_gib=None)))
         regrades: list[Regrade] = []
         for source in sources:

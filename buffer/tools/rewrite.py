@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buffer.groups.completion import with_received
-from buffer.storage import counts, folder_lock
+from buffer.storage import counts
 from buffer.storage.result_checksums import checksum
 from buffer.storage.store import Store
 from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Encoded, Parts, Txn, parts_of
 from buffer.wire.received import Received
 from r3l import codec
+from r3l.files.new_folder import new_folder
 from r3l.records import Group, SlotResult
 
 
@@ -22,7 +23,7 @@ from r3l.records import Group, SlotResult
 def rewrite_store(store: Store, folder: Path) -> Iterator[Store]:
     """Yields a writable copy of a store. When the block ends, moves the copy to `folder`. After an
     error, removes it. Raises UserError if `folder` is not empty or cannot be written."""
-    with folder_lock.new_folder(folder, "store") as building:
+    with new_folder(folder, "store") as building:
         store.copy(building)
         with Store(building, map_gib=None) as copy:
             yield copy

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from buffer.storage.folder_lock import new_folder
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from r3l.errors import UserError
+from r3l.files.new_folder import new_folder
 from r3l.models.model_folder import check_model_folder
 from r3l.models.model_path import model_path
 from r3l.run.config import RunConfig

@@ -22,6 +22,7 @@ from learner.warmup.recipe import (
 )
 from r3l.errors import UserError
 from r3l.files.hub_data_set import is_name, rows
+from r3l.files.new_folder import check_new
 from r3l.models.model_folder import UNFINISHED, user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.rollout.prompts import GuidanceText
@@ -105,8 +106,9 @@ def warmup_command(
         raise UserError("warmup: give an --env to learn from, or both --data and --model")
     if settings["lr"] is not None and not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
-    if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
-        raise UserError(f"--out {out}: already exists; name a new folder")
+    folder = user_path(str(out))
+    if not (folder / UNFINISHED).is_file():
+        check_new(folder, "--out")
     given = _options(envs, options)
     recipe = with_downloads(Recipe(envs, model, given, **settings).resolved, yes=yes)
     if is_name(str(recipe.data)):

@@ -39,24 +39,3 @@ def test_an_owner_writes_its_process_over_the_last_one_or_is_refused(tmp_path, m
     for _ in range(2):  # the lock is given back
         with pytest.raises(UserError, match=r"cannot be used \(No space"):
             Store(tmp_path, map_gib=0.01)
-
-
-def test_a_new_folder_is_written_beside_its_name_and_half_of_an_earlier_one_removed(tmp_path):
-    half = tmp_path / ".building-copy"
-    half.mkdir()
-    (half / "data.mdb").write_text("half")
-    (tmp_path / "copy").mkdir()
-    with folder_lock.new_folder(tmp_path / "copy", "copy to") as building:
-        assert building == half and not list(half.iterdir())
-        (half / "notes").write_text("mine")
-    assert (tmp_path / "copy" / "notes").is_file() and not half.exists()
-    with (
-        pytest.raises(UserError, match=r"copy to .*: is not empty"),
-        folder_lock.new_folder(tmp_path / "copy", "copy to"),
-    ):
-        pass
-    with (
-        pytest.raises(UserError, match=r"store .*Not a directory"),
-        folder_lock.new_folder(tmp_path / "copy" / "notes" / "new", "store"),
-    ):
-        pass

@@ -72,12 +72,12 @@ def test_half_a_surrogate_pair_in_an_advice_is_replaced(desk, tasks, done, tmp_p
     assert session.header["advice"] == "go ?"
 
 
-def test_a_store_without_attempts_and_a_folder_that_exists_are_refused(desk, tmp_path):
+def test_a_store_without_attempts_and_a_folder_that_is_not_empty_are_refused(desk, tmp_path):
     desk.store.close()
     with pytest.raises(UserError, match="holds no attempt, so there is nothing to export"):
         export.callback(desk.folder, "traces", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match="already exists; name a new folder"):
+    with pytest.raises(UserError, match="is not empty; choose a new folder"):
         export.callback(desk.folder, "traces", tmp_path)
 
 

@@ -76,8 +76,9 @@ def test_a_model_whose_template_forgets_reasoning_is_warmed_up_on_request(tmp_pa
     assert made["command"].endswith("--earlier-reasoning keep")
 
 
-def test_the_command_refuses_an_existing_folder_a_missing_model_and_an_unknown_world(tmp_path):
-    with pytest.raises(UserError, match=r"--out .*exists"):
+def test_the_command_refuses_a_full_folder_a_missing_model_and_an_unknown_world(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match=r"--out .*is not empty"):
         CliRunner().invoke(
             warmup_command,
             ["--env", "keys", "--out", str(tmp_path)],
