@@ -192,15 +192,11 @@ class Actor:
         try:
             results = await explore_group(self._explorer(lease), group.x)
             kept = {result.slot: result for result in (*results, *await group.puts.rest())}
-        except LeaseLost as error:
-            self.metrics.lease_lost += 1
-            log.warning(
-                "%s: this actor gives up the group, and another may take it (%s)",
-                lease.group_id,
-                error,
-            )
-        except Conflict as error:
-            self.metrics.put_conflicts += 1
+        except (LeaseLost, Conflict) as error:
+            if isinstance(error, LeaseLost):
+                self.metrics.lease_lost += 1
+            else:
+                self.metrics.put_conflicts += 1
             log.warning(
                 "%s: this actor gives up the group, and another may take it (%s)",
                 lease.group_id,
