@@ -130,9 +130,10 @@ def _train_offline(
     start, endpoint = _start(config, run, resume), ""
     given, config = config, without_actors(config)
     if _leading():
-        served = served_copy(stores, run / "buffer", config, start.tokenizer, resume=resume)
+        folder = RunFolder(run)
+        served = served_copy(stores, folder.store, config, start.tokenizer, resume=resume)
         endpoint = stack.enter_context(served)
-        RunFolder(run).write_settings(given)
+        folder.write_settings(given)
     _Rank(config, run, start, stack, endpoint, "tcp://127.0.0.1:0", actors=False).train()
 
 

@@ -10,13 +10,18 @@ def store_path(place: str) -> Path:
     candidates = [Path(place), Path(place) / "buffer"]
     if "/" not in place:
         candidates.append(Path("runs") / place / "buffer")
-    return next((path for path in candidates if (path / "data.mdb").is_file()), Path(place))
+    return next((path for path in candidates if has_store(path)), Path(place))
+
+
+def has_store(folder: Path) -> bool:
+    """Returns whether a folder holds a store."""
+    return (folder / "data.mdb").is_file()
 
 
 def check_store(folder: Path, what: str = "store", hint: str = "") -> None:
     """Raises UserError unless `folder` holds a store. The message begins with `what`,
     and ends with `hint`."""
-    if not (folder / "data.mdb").is_file():
+    if not has_store(folder):
         raise UserError(
             f"{what} {folder}: no store there (data.mdb is missing); give a run's name or folder, "
             f"or the folder of a store{hint}"

@@ -54,7 +54,7 @@ class ProcessCommands:
     def buffer(self) -> Command:
         return Command([
             *module_command("buffer.cli"), "serve", "--config", self.config_file,
-            "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
+            "--store", str(RunFolder(self.plan.run).store), "--bind", self.buffer_endpoint,
             *_keys(self.plan, "service.json"),
         ])  # fmt: skip
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from buffer.storage.stored_rows import TrainedAttempt
 from r3l.errors import R3LError
 
@@ -20,7 +21,7 @@ def reliance_of_retries(store: Path) -> str:
     the newest STEPS steps trained on. It names the retry that relied most on its guidance. Returns
     "" if there is no such retry, or if the store cannot be read (`doctor` reports that
     elsewhere)."""
-    if not (store / "data.mdb").is_file():
+    if not has_store(store):
         return ""
     try:
         with Store(store, read_only=True) as opened, opened.read() as txn:

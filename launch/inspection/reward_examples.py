@@ -8,6 +8,7 @@ from pathlib import Path
 
 from buffer.storage import result_checksums
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from launch.inspection.reward_rules import Suspicion
 from learner.metrics.reward_metrics import EARNS, base_attempts, response_length, short_reply
 from r3l.errors import R3LError, RecordError
@@ -43,7 +44,7 @@ def _chosen(attempts: list[Attempt], suspicion: Suspicion) -> list[Attempt]:
 def newest(store: Path, attempts: int | None = None) -> list[Group]:
     """Reads the newest finished training groups of a store: at most GROUPS, not longer than
     READING_S seconds, or until they have `attempts` attempts. Leaves out damaged groups."""
-    if not (store / "data.mdb").is_file():
+    if not has_store(store):
         return []
     groups = list[Group]()
     with Store(store, read_only=True) as opened:

@@ -21,6 +21,7 @@ import psutil
 from buffer import BufferClient
 from buffer.storage.counts import under
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from buffer.wire.operations import BufferStats
 from launch.inspection.agent_training import Alarm, alarms
 from launch.inspection.learning import Reason, guidance, reasons
@@ -263,7 +264,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 def stored(folder: Path, *, is_needed: bool = False) -> Buffer:
     """Reads from the store how many groups and results it has, and how much space is free.
     `is_needed`: the run has steps, so a missing store was lost."""
-    if not (folder / "data.mdb").is_file():
+    if not has_store(folder):
         return Buffer(damage=f"{folder / 'data.mdb'} is missing" if is_needed else "")
     try:
         with Store(folder, read_only=True) as store, store.read() as txn:

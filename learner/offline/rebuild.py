@@ -12,13 +12,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from buffer.tools import store_reads
 from r3l.errors import UserError
 from r3l.files.new_folder import new_folder
 from r3l.models.model_folder import check_model_folder
 from r3l.models.model_path import model_path
 from r3l.run.config import RunConfig
-from r3l.run.files.run_folder import JOURNAL
+from r3l.run.files.run_folder import JOURNAL, RunFolder
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into
 from r3l.weights.manifest import Bytes, Manifest, digest_of
@@ -36,7 +37,7 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     if manifest.adapters:
         check_base(manifest, model)
         tensors = dict(merged_into(base_tensors(model), tensors, manifest.adapters))
-    checked = check_fingerprints(run / "buffer", manifest)
+    checked = check_fingerprints(RunFolder(run).store, manifest)
     with new_folder(out, "--out") as building:
         _copy_but_weights(model, building, {str(tensor.dtype) for tensor in tensors.values()})
         save_file(tensors, building / "model.safetensors", metadata={"format": "pt"})
@@ -55,7 +56,7 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
 def check_fingerprints(folder: Path, manifest: Manifest) -> str:
     """Compares a version's weights with the fingerprints in a store. Returns the result as text.
     Raises UserError if a fingerprint belongs to other weights."""
-    if not (folder / "data.mdb").is_file():
+    if not has_store(folder):
         return f"no store in {folder} to compare it with"
     with Store(folder, read_only=True) as store:
         prints = store_reads.fingerprints(store, manifest.version)

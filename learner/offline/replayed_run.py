@@ -17,6 +17,7 @@ from torch import Tensor
 
 from buffer import Draw
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from buffer.tools import store_reads
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
@@ -59,7 +60,7 @@ class ReplayedRun:
         self.run, self.step = run, step
         self.folder = RunFolder(run)
         self.config = self.folder.settings_of(step)
-        if not (self.folder.store / "data.mdb").is_file():
+        if not has_store(self.folder.store):
             raise UserError(
                 f"run {run}: has no store in {self.folder.store}; name the folder of a run "
                 "that has a store"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buffer.storage.store import Store
+from buffer.storage.store_path import has_store
 from buffer.tools import store_reads
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.evaluation_folder import read_attempts
@@ -103,7 +104,7 @@ def read_run(folder: RunFolder) -> RunData:
     data.hangs = data.read("hangs.jsonl", lambda: len(folder.hangs()), 0)
     data.skipped = data.read("skipped.jsonl", lambda: _lines(folder.skipped_file), 0)
     data.bytes = data.read("the folder's size", lambda: _size(folder.path), 0)
-    if (folder.store / "data.mdb").is_file() or data.history.reached:
+    if has_store(folder.store) or data.history.reached:
         data.stored = data.read("the store", partial(_stored, folder.store, data), Stored())
     data.evaluated = _evaluations(data)
     return data

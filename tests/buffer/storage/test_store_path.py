@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from buffer.storage.store_path import check_store, store_path
+from buffer.storage.store_path import check_store, has_store, store_path
 from r3l.errors import UserError
 
 
@@ -18,6 +18,7 @@ def test_a_store_is_found_by_its_folder_its_run_and_its_runs_name(
     for place in (store, store.parent, "first"):
         assert store_path(str(place)).resolve() == store
     check_store(store_path("first"))
+    assert has_store(store) and not has_store(store.parent)
 
 
 def test_a_place_without_a_store_is_named_as_it_was_given(tmp_path: Path) -> None:
