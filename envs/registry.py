@@ -39,8 +39,6 @@ ENVIRONMENTS = {
     "agent": "envs.agents.agent:Agent",
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
-BUILTIN_WORLDS = ("workshop", "keys", "frozen_lake", "sokoban")
-"""The environments of envs.builtin. They need no other package and have a demonstrator."""
 FAMILIES = {
     "gym": "envs.adapters.gym:Gymnasium",
     "openenv": "envs.adapters.openenv.openenv:OpenEnv",

@@ -173,6 +173,13 @@ def test_an_error_of_r3ls_own_environment_names_no_line():
     assert ".py" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", registry.BUILTIN_WORLDS)
+def built_in() -> list[str]:
+    """The environments that need no other package and have a demonstrator."""
+    return [
+        name for name, place in registry.ENVIRONMENTS.items() if place.startswith("envs.builtin.")
+    ]
+
+
+@pytest.mark.parametrize("name", built_in())
 def test_the_built_in_worlds_play_inside_the_actor(name):
     assert registry.in_process(name)

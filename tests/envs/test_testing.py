@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from envs import EnvSpec, testing
-from envs.registry import BUILTIN_WORLDS
 from envs.testing import check_env
+from tests.envs.test_registry import built_in
 
 
 class Counter:
@@ -44,7 +44,7 @@ class Counter:
         pass
 
 
-@pytest.mark.parametrize("name", BUILTIN_WORLDS)
+@pytest.mark.parametrize("name", built_in())
 def test_the_built_in_worlds_pass(name):
     check_env(name, seeds=range(10))
 
