@@ -53,7 +53,7 @@ class SickResult(RecordError):
 
 
 class ReflectionError(R3LError, ValueError):
-    """A reflection cannot be used; `cause` is one of r3l.rollout.reflection.CAUSES."""
+    """A reflection cannot be used; `cause` is one of r3l.rollout.reflection.Cause."""
 
 
 class EpisodeError(R3LError, RuntimeError):

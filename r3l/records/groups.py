@@ -28,7 +28,7 @@ class ReflectionRecord(Record):
     """The policy's answer to a question about an attempt, with its conversation.
 
     `name`: unique in its group; a retry names the reflection that advised it. `of`: the slot of the
-    attempt, or -1. `cause`: why the text is not usable (r3l.rollout.reflection.CAUSES), or "".
+    attempt, or -1. `cause`: why the text is not usable (r3l.rollout.reflection.Cause), or "".
     `pivot`: the retry step named in the text, or -1. `token_ids` int32 [L], `logprobs` float32 [L]:
     the question and, from position `start` on, the answer; the log-probabilities are those of
     sampling, 0 outside the answer. `seconds`: wall time of sampling.

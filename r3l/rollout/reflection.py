@@ -20,7 +20,6 @@ TrajectoryOutcome = Literal["success", "success_but_inefficient", "failure"]
 Cause = Literal[
     "not_json", "missing_field", "bad_outcome", "bad_pivot", "contradiction", "truncated"
 ]
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 """Why a reflection cannot be used:
 
     not_json       the text holds no JSON object
@@ -70,7 +69,7 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """Finds the first usable reflection in `text`. Raises ReflectionError with a cause from CAUSES.
+    """Finds the first usable reflection in `text`. Raises ReflectionError with its Cause.
 
     Ignores unknown fields. Refuses an object with two values for one key. Reads an empty root cause
     or suggestion as null. `truncated`: whether sampling stopped at its token budget.

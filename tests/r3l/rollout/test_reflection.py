@@ -1,6 +1,7 @@
 """Reflections: what parses, what does not and why, and what triggers a retry."""
 
 import json
+from typing import get_args
 from unittest import mock
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 from r3l.errors import ReflectionError
 from r3l.rollout import reflection
 from r3l.rollout.reflection import (
-    CAUSES,
     FIELDS,
     MAX_CHARS,
     RE_READ,
     TRY_CHARS,
+    Cause,
     Reflection,
     json_schema,
     parse,
@@ -40,7 +41,7 @@ OUTCOMES = ["success", "success_but_inefficient", "failure"]
 def cause_of(text, num_steps=3, **options):
     with pytest.raises(ReflectionError) as caught:
         parse(text, num_steps, **options)
-    assert caught.value.cause in CAUSES
+    assert caught.value.cause in get_args(Cause)
     return caught.value.cause
 
 
