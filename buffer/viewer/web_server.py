@@ -2,8 +2,8 @@
 
     GET /KEY/                             the page
     GET /KEY/api/run                      title, facts, version, groups by state, Catalogue.change
-    GET /KEY/api/tasks  ?filter= &order= &offset= &limit=
-    GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   newest first
+    GET /KEY/api/tasks  ?purpose= &filter= &env= &task= &order= &offset= &limit=
+    GET /KEY/api/groups ?purpose= &filter= &env= &task= &before=GROUP &limit=   newest first
     GET /KEY/api/group  ?id=              one group with its attempts
 
 KEY is new at every start, so that neither other users of the machine nor other sites in the user's
