@@ -1,4 +1,4 @@
-"""Write the overview, the five pages of results and their pictures: `python -m lab.report`."""
+"""Write the overview, four pages of results and their pictures: `python -m lab.report`."""
 
 import click
 

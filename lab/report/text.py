@@ -1,4 +1,4 @@
-"""The text of the overview and of the five pages, by the templates in pages/."""
+"""The text of the overview and of four pages of results, by the templates in pages/."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

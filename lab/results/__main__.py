@@ -1,9 +1,10 @@
-"""Make the experiments of docs/results.md: `python -m lab.results`, `make results`.
+"""Make the experiments of docs/results.md, and write the pages of its appendix and of
+docs/replay/worth.md: `python -m lab.results`, `make results`.
 
 Every run is a process of this module. When it has ended it appends one line to the file of its
 experiment, in a single write; runs that are found there are not made again, so the command can be
-stopped, killed and started at any time: its processes end with it. The page is written again after
-every run, from the files alone.
+stopped, killed and started at any time: its processes end with it. The pages are written again
+after every run, from the files alone.
 """
 
 import contextlib
@@ -62,7 +63,7 @@ Running = set[subprocess.Popen[bytes]]
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--lines", type=_FOLDER, default=LINES, help="folder of the results files")
 @click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
-@click.option("--page", "only_page", is_flag=True, help="write the page and end")
+@click.option("--page", "only_page", is_flag=True, help="write the pages and end")
 @DRY_RUN
 @click.option("--one", type=(str, str, str, int), default=None, hidden=True)
 @click.option("--warm", default=None, hidden=True)
@@ -83,7 +84,7 @@ def main(
     warm: str | None,
     parent: int | None,
 ) -> None:
-    """Make the missing runs and write the pages of docs/results.md."""
+    """Make the missing runs and write the pages of the appendix and of docs/replay/worth.md."""
     try:
         if parent is not None:
             _end_with(parent)
