@@ -1,16 +1,18 @@
 """Checks and cleans text from outside: users' files and code, environments and models. Writes time
-spans in words.
+spans and sizes with their units.
 
 plain       returns a text that can be stored and sent, as Python's own `str`; raises ValueError for
             half a surrogate pair and for a text that is too long
 label       turns any text into a name under which things are counted
 printable   escapes unprintable characters, which might control a terminal
 time_span   formats seconds
+size_text   formats bytes
 """
 
 from typing import Any
 from unicodedata import category
 
+GIB = 1 << 30  # bytes
 TEXT_LIMIT = 4 << 20  # bytes of one text
 LABEL_LIMIT = 80  # bytes of a cause or another name that is counted
 NESTING_LIMIT = 16  # levels of plain values
@@ -78,6 +80,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
+def _shown(character: str) -> str:
+    shown = character.isprintable() or character in _PLAIN or category(character) == "Zs"
+    return character if shown else character.encode("unicode_escape").decode()
+
+
 def time_span(seconds: float) -> str:
     """Formats a time span, such as `1.5 min`."""
     if seconds < 60:
@@ -85,6 +92,10 @@ def time_span(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def _shown(character: str) -> str:
-    shown = character.isprintable() or character in _PLAIN or category(character) == "Zs"
-    return character if shown else character.encode("unicode_escape").decode()
+def size_text(size: float) -> str:
+    """Formats a number of bytes, such as `942 MB`. A GB has 10⁹ bytes."""
+    for unit in ("B", "kB", "MB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB" if size < 999.5 else f"{size / 1000:.3g} TB"

@@ -38,9 +38,9 @@ from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import RunConfig, load
+from r3l.text import GIB
 from r3l.training.step_loss import AnyTrainer, StepResult
 
-GIB = float(1 << 30)
 NOMINAL = {"H100": 989e12, "H200": 989e12}
 """Dense bfloat16 FLOP/s of a card, as its data sheet says."""
 ROUNDS = 3

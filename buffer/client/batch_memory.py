@@ -6,6 +6,7 @@ from buffer.storage.stored_rows import DrawRow
 from buffer.wire.sockets import Frame
 from r3l.errors import LimitExceeded
 from r3l.run.process.memory import all_memory, free_memory
+from r3l.text import size_text
 
 HELD = 4
 """The memory that a batch takes, as a multiple of its bytes: decoded, and as rows while they are
@@ -24,9 +25,9 @@ def check_fits(row: DrawRow, records: Sequence[Frame], left: int) -> None:
     free = free_memory()
     if HELD * whole - came > free:
         raise LimitExceeded(
-            f"draw {row.draw_id}: {len(row.groups)} groups have about {whole / 1e9:.3g} GB and "
-            f"take {HELD} times as much memory; {free / 1e9:.3g} GB are free after "
-            f"{came / 1e9:.3g} GB came; {_remedy(len(row.groups), whole, max(sizes), free + came)}",
+            f"draw {row.draw_id}: {len(row.groups)} groups have about {size_text(whole)} and "
+            f"take {HELD} times as much memory; {size_text(free)} are free after "
+            f"{size_text(came)} came; {_remedy(len(row.groups), whole, max(sizes), free + came)}",
             cause=TOO_LARGE,
         )
 
@@ -36,7 +37,7 @@ def _remedy(groups: int, whole: int, largest: int, room: int) -> str:
     `room`: bytes that the batch may take."""
     used, memory = all_memory() - room, "add memory"
     if HELD * whole <= all_memory():
-        memory = f"free some of the {used / 1e9:.3g} GB that are in use"
+        memory = f"free some of the {size_text(used)} that are in use"
     fit = room * groups // (HELD * whole)
     if fit and HELD * largest <= room:
         return f"lower learner.groups_per_step to {fit}, or {memory}"

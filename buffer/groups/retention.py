@@ -10,8 +10,8 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.counts import under
 from buffer.storage.stored_rows import GroupRow
 from r3l.run.settings.buffer import RetentionConfig
+from r3l.text import GIB
 
-GIB = 1 << 30
 HOUR_S = 3600.0
 CHUNK = 64  # groups of one transaction, so that other requests do not wait for long
 

@@ -2,6 +2,7 @@
 empty frame takes 2 bytes on the wire, but 64 bytes in memory."""
 
 from r3l.run.process.memory import private_bytes, return_freed_memory
+from r3l.text import GIB
 
 TRIMS = 40  # checks that also return freed memory, two seconds
 LITTLE = 1 << 20  # bytes in transit that do not matter
@@ -11,7 +12,7 @@ class MemoryLimit:
     """Checks that the process takes at most `gib` GiB more memory than at low traffic."""
 
     def __init__(self, gib: float) -> None:
-        self._limit = int(gib * (1 << 30))
+        self._limit = int(gib * GIB)
         self._at_rest = private_bytes()
         self._to_trim = 0  # checks: libzmq frees a closed connection's memory gradually
 

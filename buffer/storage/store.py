@@ -26,9 +26,9 @@ from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.new_folder import check_new
 from r3l.files.whole_file import flush, rename_whole, whole_folder
 from r3l.run.process.process_list import every_process
+from r3l.text import GIB
 
 PAGE = 4096  # bytes of LMDB's pages
-GIB = 1 << 30
 UNFINISHED = "new"  # folder in which the data file of a new store is made
 OURS = {"owner.lock", "lock.mdb", UNFINISHED}  # what a store without data may hold
 _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as plain Error

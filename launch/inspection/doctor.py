@@ -21,9 +21,8 @@ from r3l.errors import UserError
 from r3l.run.bill import shown
 from r3l.run.files.run_folder import RunFolder, run_folder, run_name
 from r3l.run.process.command_line import echo
-from r3l.text import time_span
+from r3l.text import GIB, time_span
 
-GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
 LOST_SHARE = 0.1  # share of the groups or the results
 WAITING = 0.1  # share of the attempts that wait for their environment

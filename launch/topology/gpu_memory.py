@@ -53,8 +53,8 @@ from r3l.models.model_folder import float32_bytes
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import ActorConfig
 from r3l.run.settings.learner import LearnerConfig
+from r3l.text import GIB
 
-GIB = float(1 << 30)
 FIXED_GIB = 2.0
 CHUNK = 1024  # positions that the head computes at a time (r3l.training.model)
 BUCKET = 500_000_000  # numbers in DeepSpeed's buffer of gradients

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from r3l.run.config import RunConfig
 from r3l.run.process.free_space import DISK_FLOOR, free_bytes
+from r3l.text import GIB, size_text
 
 BYTES_PER_TOKEN = 18.0
 """Measured on the disk: 12.5 for plain attempts, 18 with retries and their reflections."""
-GIB = 1 << 30
 
 
 def text(config: RunConfig, run: Path) -> str:
@@ -17,8 +17,8 @@ def text(config: RunConfig, run: Path) -> str:
     steps, tokens = config.learner.steps, config.actor.max_model_len
     step = groups * slots * tokens * BYTES_PER_TOKEN
     line = (
-        f"store: up to {_size(step)} a step ({groups} groups of {slots} attempts of {tokens} "
-        f"tokens), {_size(step * steps)} in {steps} steps"
+        f"store: up to {size_text(step)} a step ({groups} groups of {slots} attempts of {tokens} "
+        f"tokens), {size_text(step * steps)} in {steps} steps"
     )
     if config.buffer.archive:
         return f"{line}; closed groups move to {config.buffer.archive}"
@@ -40,10 +40,4 @@ def _room(config: RunConfig, run: Path) -> tuple[float, str, str]:
     remedy = "set buffer.retention or buffer.archive"
     if limit is not None and limit * GIB < free:
         return limit * GIB, f"buffer.map_gib={limit:g} is", f"raise it, or {remedy}"
-    return free, f"its disk, with {_size(free)} free, is", f"{remedy}, or choose a larger disk"
-
-
-def _size(count: float) -> str:
-    """Formats bytes: 63 MB, 3.8 GB."""
-    value, unit = (count / 1e6, "MB") if count < 1e9 else (count / 1e9, "GB")
-    return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    return free, f"its disk, with {size_text(free)} free, is", f"{remedy}, or choose a larger disk"

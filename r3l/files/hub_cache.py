@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3l.errors import NotDownloaded, UserError
+from r3l.text import size_text
 
 Kind = Literal["model", "dataset"]
 TITLES: dict[Kind, str] = {"model": "model", "dataset": "data set"}
@@ -202,15 +203,6 @@ def of_error(error: NotDownloaded) -> Repository:
     """Returns the repository that an error of `absent` is about."""
     facts = error.facts
     return Repository(facts["name"], facts["revision"], facts["kind"], facts["written"])
-
-
-def size_text(size: float) -> str:
-    """Formats a number of bytes, such as `942 MB`."""
-    for unit in ("B", "kB", "MB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB" if size < 999.5 else f"{size / 1000:.3g} TB"
 
 
 def _place(repository: Repository, revision: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from r3l.text import (
     plain_value,
     printable,
     shorten,
+    size_text,
     time_span,
 )
 from tests.r3l.hostile import HALF, TEXTS, VALUES
@@ -90,3 +91,8 @@ def test_text_is_a_str_itself():
 def test_time_spans_in_words():
     shown = [time_span(seconds) for seconds in (0.04, 59.0, 90.0, 7200.0)]
     assert shown == ["0.0 s", "59.0 s", "1.5 min", "2.0 h"]
+
+
+def test_sizes_are_short():
+    sizes = {5: "5 B", 942e6: "942 MB", 15.2e9: "15.2 GB", 1.4e12: "1.4 TB"}
+    assert {size: size_text(size) for size in sizes} == sizes

@@ -32,7 +32,7 @@ from r3l.run.bill import amount
 from r3l.run.cards import changed_settings
 from r3l.run.files.progress_lines import EvalLine
 from r3l.settings.error_text import shown
-from r3l.text import time_span
+from r3l.text import GIB, time_span
 
 SHARES: Mapping[str, Mapping[str, str]] = {
     "Success in training": {
@@ -62,7 +62,6 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "Sampled tokens a second": {"tokens": "actor/tokens_per_s"},
 }
 """Tags of learner.metrics.tags, by chart and line."""
-GIB = 1 << 30
 
 
 def run_page(data: RunData, *, alive: bool, wrong: Sequence[tuple[str, str]]) -> bytes:

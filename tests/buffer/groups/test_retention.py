@@ -5,7 +5,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.groups import draws, leases, results, retention
-from buffer.groups.retention import GIB, HOUR_S
+from buffer.groups.retention import HOUR_S
 from buffer.storage.counts import slot_drops, under
 from buffer.storage.stored_rows import ArchivePlace
 from buffer.tools import store_reads
@@ -15,6 +15,7 @@ from r3l import codec
 from r3l.errors import LeaseLost, NotFound
 from r3l.records import GroupPlan, SlotResult
 from r3l.run.settings.buffer import RetentionConfig
+from r3l.text import GIB
 
 
 def _trained(desk, count=2):

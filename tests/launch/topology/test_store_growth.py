@@ -12,20 +12,20 @@ SIZE = {
     "algorithm": {"name": "grpo", "group_size": 8},
     "actor": {"max_model_len": 8192},
 }
-WHOLE = "store: up to 75 MB a step (64 groups of 8 attempts of 8192 tokens), 7.5 GB in 100 steps"
+WHOLE = "store: up to 75.5 MB a step (64 groups of 8 attempts of 8192 tokens), 7.55 GB in 100 steps"
 
 
 @pytest.mark.parametrize(
     ("free_gb", "buffer", "then"),
     [
         (50, {}, ""),
-        (2, {}, "; its disk, with 1.9 GB free, is full after step 25: set buffer.retention or "
+        (2, {}, "; its disk, with 1.93 GB free, is full after step 25: set buffer.retention or "
                 "buffer.archive, or choose a larger disk"),
         (50, {"map_gib": 1}, "; buffer.map_gib=1 is full after step 14: raise it, or set "
                              "buffer.retention or buffer.archive"),
         (2, {"retention": {"gib": 1}}, ""),
         (2, {"archive": "s3://bucket/run"}, "; closed groups move to s3://bucket/run"),
-        (0, {}, "; its disk, with 0 MB free, is full after step 0: set buffer.retention or "
+        (0, {}, "; its disk, with 0 B free, is full after step 0: set buffer.retention or "
                 "buffer.archive, or choose a larger disk"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from r3l.errors import NotDownloaded, UserError
 from r3l.files import hub_cache
-from r3l.files.hub_cache import Download, Repository, absent, listing, of_error, size_text, snapshot
+from r3l.files.hub_cache import Download, Repository, absent, listing, of_error, snapshot
 from tests.r3l.files.hub_server import COMMIT, Hub
 
 TINY = Repository("org/tiny", written="org/tiny@main")
@@ -153,8 +153,3 @@ def test_the_cache_and_the_address_are_those_of_huggingface_hub() -> None:
 
     assert hub_cache.cache() == Path(constants.HF_HUB_CACHE)
     assert hub_cache.endpoint() == constants.ENDPOINT
-
-
-def test_sizes_are_short() -> None:
-    sizes = {5: "5 B", 942e6: "942 MB", 15.2e9: "15.2 GB", 1.4e12: "1.4 TB"}
-    assert {size: size_text(size) for size in sizes} == sizes
