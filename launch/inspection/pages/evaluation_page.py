@@ -18,7 +18,7 @@ from launch.inspection.pages.markup import (
     paragraph,
     section,
 )
-from launch.inspection.pages.run_data import courses
+from launch.inspection.pages.run_data import tasks_before_and_after
 from learner.evaluation.conversation import Conversation
 from learner.evaluation.metrics import INTERVAL, Comparison, Estimate, Report
 from r3l.settings import yaml_text
@@ -100,12 +100,12 @@ def _comparison(data: EvaluationData) -> list[Html]:
 
 def _texts(data: EvaluationData) -> list[Html]:
     if data.others:
-        chosen = courses(data.others, data.attempts, ("the other", "this"), SIDES)
+        chosen = tasks_before_and_after(data.others, data.attempts, ("the other", "this"), SIDES)
         how = (
             "The same tasks, the other evaluation at the left. Chosen by rule: a task with more "
             "reward, one with less and one with the same, in turn, in the order of their names."
         )
-        return [paragraph(how, faint=True), *map(side_by_side.course, chosen)]
+        return [paragraph(how, faint=True), *map(side_by_side.before_and_after, chosen)]
     ordered = sorted(data.attempts, key=lambda one: (one.success, one.earned))
     half = SIDES // 2
     chosen_attempts = ordered if len(ordered) <= SIDES else [*ordered[:half], *ordered[-half:]]

@@ -35,7 +35,7 @@ TRIED = 40  # groups that are read, at most, to find these
 
 
 @dataclass(frozen=True)
-class Course:
+class BeforeAndAfter:
     """A task before and after: two attempts, and when each was played. `change`: the change of the
     reward."""
 
@@ -56,7 +56,7 @@ class Stored:
     task."""
 
     rows: Sequence[dict[str, Any]] = ()
-    trained: Sequence[Course] = ()
+    trained: Sequence[BeforeAndAfter] = ()
     retries: Sequence[tuple[str, Pair]] = ()
 
 
@@ -110,20 +110,25 @@ def read_run(folder: RunFolder) -> RunData:
     return data
 
 
-def courses(first: Sequence[Conversation], last: Sequence[Conversation], when: tuple[str, str],
-            most: int = PAIRS) -> list[Course]:  # fmt: skip
+def tasks_before_and_after(
+    first: Sequence[Conversation],
+    last: Sequence[Conversation],
+    when: tuple[str, str],
+    most: int = PAIRS,
+) -> list[BeforeAndAfter]:
     """Pairs the first attempts at each task in two evaluations, and chooses `most` tasks: better,
     worse and equal ones in turn, each kind sorted by name."""
     before = {one.task_id: one for one in reversed(first) if one.steps}
     after = {one.task_id: one for one in reversed(last) if one.steps}
-    found = [Course(t, before[t], after[t], when) for t in sorted(before.keys() & after.keys())]
+    both = sorted(before.keys() & after.keys())
+    found = [BeforeAndAfter(task, before[task], after[task], when) for task in both]
     kinds = [
-        [course for course in found if course.change > 0],
-        [course for course in found if course.change < 0],
-        [course for course in found if course.change == 0],
+        [each for each in found if each.change > 0],
+        [each for each in found if each.change < 0],
+        [each for each in found if each.change == 0],
     ]
     turns = (kind[index] for index in range(most) for kind in kinds if index < len(kind))
-    return [course for course, _ in zip(turns, range(most), strict=False)]
+    return [each for each, _ in zip(turns, range(most), strict=False)]
 
 
 def _text(path: Path) -> str:
@@ -166,7 +171,7 @@ def _group(store: Store, row: dict[str, Any], data: RunData) -> Group | None:
     return data.read(f"group {row['group']}", read, None)
 
 
-def _trained(store: Store, rows: Sequence[dict[str, Any]], data: RunData) -> list[Course]:
+def _trained(store: Store, rows: Sequence[dict[str, Any]], data: RunData) -> list[BeforeAndAfter]:
     """Finds tasks that were played early and again late, and takes a first attempt of each."""
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -174,13 +179,13 @@ def _trained(store: Store, rows: Sequence[dict[str, Any]], data: RunData) -> lis
             by_task.setdefault(row["task"], []).append(row)
     again = [own for own in by_task.values() if own[-1]["version"] > own[0]["version"]]
     again.sort(key=lambda own: own[0]["version"] - own[-1]["version"])
-    found = list[Course]()
+    found = list[BeforeAndAfter]()
     for own in again[:TRIED]:
         sides = [_first(_group(store, row, data)) for row in (own[0], own[-1])]
         before, after = sides
         if before is not None and after is not None:
             when = (f"policy {own[0]['version']}", f"policy {own[-1]['version']}")
-            found.append(Course(own[0]["task"], before, after, when))
+            found.append(BeforeAndAfter(own[0]["task"], before, after, when))
         if len(found) == PAIRS:
             break
     return found

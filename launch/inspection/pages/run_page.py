@@ -26,7 +26,7 @@ from launch.inspection.pages.markup import (
     paragraph,
     section,
 )
-from launch.inspection.pages.run_data import RunData, courses, points_of, tags, total
+from launch.inspection.pages.run_data import RunData, points_of, tags, tasks_before_and_after, total
 from learner.evaluation.metrics import INTERVAL, Comparison, compare
 from r3l.run.bill import amount
 from r3l.run.cards import changed_settings
@@ -225,7 +225,7 @@ def _before_after(data: RunData) -> Html:
     steps = list(data.evaluated)
     if len(steps) == 2:
         first, last = (data.evaluated[step] for step in steps)
-        chosen = courses(first, last, (f"step {steps[0]}", f"step {steps[1]}"))
+        chosen = tasks_before_and_after(first, last, (f"step {steps[0]}", f"step {steps[1]}"))
         how = ("The same held-out tasks, played by the first and by the last evaluated weights. "
                "Chosen by rule: a task with more reward, one with less and one with the same, in "
                "turn, in the order of their names.")  # fmt: skip
@@ -236,7 +236,7 @@ def _before_after(data: RunData) -> Html:
                "last group.")  # fmt: skip
     if not chosen:
         return paragraph("not measured: no task was played both before and after", faint=True)
-    return joined(paragraph(how, faint=True), *map(side_by_side.course, chosen))
+    return joined(paragraph(how, faint=True), *map(side_by_side.before_and_after, chosen))
 
 
 def _retries(data: RunData) -> Html:

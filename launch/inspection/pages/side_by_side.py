@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from launch.inspection.pages.markup import Html, element, joined, long_text, paragraph
-from launch.inspection.pages.run_data import Course
+from launch.inspection.pages.run_data import BeforeAndAfter
 from r3l.views.attempt_view import AttemptView, Pair
 
 TURNS = 8
 """The most turns of an attempt that are shown: the first and the last ones."""
 
 
-def course(shown: Course) -> Html:
+def before_and_after(shown: BeforeAndAfter) -> Html:
     """Shows a task before and after training."""
     first, last = shown.when
     return element(

@@ -5,10 +5,10 @@ import pytest
 from launch.inspection.pages.run_data import (
     PAIRS,
     RETRIES,
-    courses,
     points_of,
     read_run,
     tags,
+    tasks_before_and_after,
     total,
 )
 from learner.evaluation.evaluator import Evaluation, keep_evaluation
@@ -30,8 +30,8 @@ def test_a_run_is_read_with_its_tasks_before_and_after_and_its_best_retries(ende
     assert named == ["evaluation of step 0", "evaluation of step 4"]  # they have no texts
     assert data.config.seed == 7 and data.bytes > 0
     assert len(data.stored.rows) == 40 and len(data.stored.trained) == PAIRS
-    course = data.stored.trained[0]
-    assert course.when == ("policy 0", "policy 3") and course.before.of < 0
+    task = data.stored.trained[0]
+    assert task.when == ("policy 0", "policy 3") and task.before.of < 0
     assert len(data.stored.retries) == RETRIES
     assert all(pair.gain == 1.0 for _, pair in data.stored.retries)
     assert list(points_of(data, "learner/loss")) == [(n, 0.5) for n in (1, 2, 3, 4)]
@@ -54,9 +54,9 @@ def test_the_first_and_the_last_evaluation_that_can_be_read_are_read(ended):
 def test_tasks_are_chosen_by_a_rule_better_worse_and_the_same_in_turn():
     before = played(0.0, 0.0, 1.0, 0.5, 0.5, 0.0)
     after = played(1.0, 1.0, 0.0, 0.5, 0.5, 1.0)
-    chosen = courses(before, after, ("a", "b"))
-    assert [course.task for course in chosen] == ["t00", "t02", "t03", "t01"]
-    assert courses(before, [], ("a", "b")) == []
+    chosen = tasks_before_and_after(before, after, ("a", "b"))
+    assert [each.task for each in chosen] == ["t00", "t02", "t03", "t01"]
+    assert tasks_before_and_after(before, [], ("a", "b")) == []
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

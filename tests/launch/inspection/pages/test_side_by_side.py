@@ -1,8 +1,10 @@
 """Attempts beside each other."""
 
+from dataclasses import replace
+
 from launch.inspection.pages.markup import page
-from launch.inspection.pages.run_data import Course
-from launch.inspection.pages.side_by_side import TURNS, course, retry, side
+from launch.inspection.pages.run_data import BeforeAndAfter
+from launch.inspection.pages.side_by_side import TURNS, before_and_after, retry, side
 from r3l.views.attempt_view import Pair, ReflectionView
 from tests.launch.inspection.pages.html import read
 from tests.learner.evaluation.fakes import attempted, turn
@@ -35,8 +37,9 @@ def test_a_failed_attempt_shows_its_cause_and_faults():
 
 
 def test_a_task_shows_how_its_reward_changed():
-    assert "t: reward +0.5" in text(course(Course("t", attempted("t"), SAID, ("a", "b"))))
-    assert "the same reward" in text(course(Course("t", SAID, SAID, ("a", "b"))))
+    gained = BeforeAndAfter("t", attempted("t"), SAID, ("a", "b"))
+    assert "t: reward +0.5" in text(before_and_after(gained))
+    assert "the same reward" in text(before_and_after(replace(gained, before=SAID)))
 
 
 def test_a_retry_shows_what_was_said_of_the_attempt():
