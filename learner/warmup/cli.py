@@ -23,7 +23,8 @@ from learner.warmup.recipe import (
 from r3l.errors import UserError
 from r3l.files.hub_data_set import is_name, rows
 from r3l.files.new_folder import check_new
-from r3l.models.model_folder import UNFINISHED, user_path, weight_bytes
+from r3l.files.user_file import user_path
+from r3l.models.model_folder import UNFINISHED, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.rollout.prompts import GuidanceText
 from r3l.run.downloads import with_downloads

@@ -1,4 +1,4 @@
-"""Reads a user's text file, as a whole or as JSON lines."""
+"""Resolves a user's path. Reads a user's text file, as a whole or as JSON lines."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,17 @@ from typing import Any
 from r3l.errors import UserError
 
 SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowly
+
+
+def user_path(name: str) -> Path:
+    """Resolves `~` in the user's path. Raises UserError if no such path can exist."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()  # a name too long raises
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"path {name!r:.100}: not a valid path ({reason:.60})") from None
+    return path
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:

@@ -26,17 +26,6 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """The name of a model on Hugging Face's hub, such as Qwen/Qwen2.5-0.5B-Instruct."""
 
 
-def user_path(name: str) -> Path:
-    """Resolves `~` in the user's path. Raises UserError if no such path can exist."""
-    try:
-        path = Path(name).expanduser()
-        path.exists()  # a name too long raises
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"path {name!r:.100}: not a valid path ({reason:.60})") from None
-    return path
-
-
 def check_model_folder(
     folder: Path, called: str, *, weights: bool = True, tokenizer: bool = True
 ) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from r3l.files.user_file import user_path
 from r3l.models import hub_model
 from r3l.models.gguf_model import SMOLLM2, convert, smollm2_folder
-from r3l.models.model_folder import user_path
 
 
 def builtin_policy() -> Path:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from r3l.errors import UserError
-from r3l.models.model_folder import user_path
+from r3l.files.user_file import user_path
 from r3l.models.model_path import builtin_policy
 
 

@@ -31,8 +31,8 @@ import msgspec
 
 from r3l.errors import UserError
 from r3l.files.checksums import text_with_checksum
+from r3l.files.user_file import user_path
 from r3l.files.whole_file import read_json, write_json, write_whole
-from r3l.models.model_folder import user_path
 from r3l.run import config as configuration
 from r3l.run.bill import Usage
 from r3l.run.config import RunConfig

@@ -1,4 +1,4 @@
-"""Text files that a user named."""
+"""Paths and text files that a user named."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3l.errors import UserError
-from r3l.files.user_file import SETTINGS_LIMIT, json_lines, read_text
+from r3l.files.user_file import SETTINGS_LIMIT, json_lines, read_text, user_path
 
 
 def refusal(path: Path) -> str:
@@ -68,3 +68,9 @@ def test_text_in_latin_1_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes('{"a": 1}\n{"a": "Zoë"}\n'.encode("latin-1"))
     said = refusal(tmp_path / "old")
     assert said.startswith("not UTF-8 text (line 2); ") and "iconv -f latin1 -t utf-8" in said
+
+
+def test_a_path_that_cannot_exist_is_refused() -> None:
+    for name in ("~nobody_of_that_name/x", "x" * 300):
+        with pytest.raises(UserError, match="not a valid path"):
+            user_path(name)

@@ -15,7 +15,6 @@ from r3l.models.model_folder import (
     float32_bytes,
     model_digest,
     read_tokenizer,
-    user_path,
 )
 from r3l.models.model_path import builtin_policy
 
@@ -111,12 +110,6 @@ def test_an_adapter_beside_a_model_is_refused(model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"an adapter .*; merge"):
         check_model_folder(model, "model x")
-
-
-def test_a_path_that_cannot_exist_is_refused() -> None:
-    for name in ("~nobody_of_that_name/x", "x" * 300):
-        with pytest.raises(UserError, match="not a valid path"):
-            user_path(name)
 
 
 def test_the_fingerprint_follows_the_weights_and_the_vocabulary_not_the_place(model: Path) -> None:
