@@ -14,7 +14,7 @@ from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded, read_step
-from r3l.rollout.env_interface import Environment, EnvSpec
+from r3l.rollout.env_interface import Environment, EnvSpec, canonical
 from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
 from r3l.run.answer_probability import listed_answers
@@ -126,7 +126,7 @@ def _check_same(task: Task, env: Environment, first: str, second: str) -> None:
     """Raises UserError if two resets differ, unless the environment declares deterministic="no"."""
     kind = env.spec.deterministic
     if kind == "canonical":
-        first, second = (" ".join(sorted(text.split())) for text in (first, second))
+        first, second = canonical(first), canonical(second)
     if kind != "no" and first != second:
         raise UserError(
             f"env {task.env}: two resets to task {task.task_id} show different texts; let `reset` "

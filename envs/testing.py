@@ -23,7 +23,7 @@ from envs.openings import openings
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import MOST_PARTS, Task
 from r3l.rollout.env_calls import parts_in, read_reset, read_step
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, canonical
 from r3l.rollout.prompts import Prompts
 from r3l.settings.user_class import place_of
 
@@ -255,5 +255,5 @@ class Check:
 
     def _same(self, was: str, now: str, what: str) -> None:
         if self.env.spec.deterministic == "canonical":
-            was, now = " ".join(sorted(was.split())), " ".join(sorted(now.split()))
+            was, now = canonical(was), canonical(now)
         assert was == now, self.message(f"{what} was {was!r}, is now {now!r}")

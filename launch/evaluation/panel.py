@@ -29,7 +29,7 @@ from r3l.files.user_file import read_text
 from r3l.files.whole_file import write_whole
 from r3l.records import Record, Task
 from r3l.rollout.env_calls import guarded, read_reset
-from r3l.rollout.env_interface import Environment, EnvSpec
+from r3l.rollout.env_interface import Environment, EnvSpec, canonical
 from r3l.run.answer_probability import listed_answers, without_answers
 from r3l.run.settings.environment import EnvConfig
 
@@ -125,7 +125,7 @@ async def _first(task: Task, env: Environment) -> str:
     first = read_reset(env.spec.name, reset)[0]
     match env.spec.deterministic:
         case "canonical":
-            return " ".join(sorted(first.split()))
+            return canonical(first)
         case "no":
             return ""
     return first

@@ -30,7 +30,7 @@ from r3l.records import (
 )
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import fault_in, guarded, parts_in, read_reset, read_step, read_text
-from r3l.rollout.env_interface import Environment, StepAnswer
+from r3l.rollout.env_interface import Environment, StepAnswer, canonical
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
@@ -404,7 +404,7 @@ def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
         case "exact":
             same = recorded == replayed
         case "canonical":
-            same = sorted(recorded.split()) == sorted(replayed.split())
+            same = canonical(recorded) == canonical(replayed)
         case _:
             raise ReplayDiverged(
                 f"{env.spec.name}: no snapshot of this step, and replay is not deterministic",

@@ -49,6 +49,12 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What each field of an EnvSpec must be."""
 
 
+def canonical(text: str) -> str:
+    """Returns the words of an observation, sorted: what repeats if `deterministic` is
+    "canonical"."""
+    return " ".join(sorted(text.split()))
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """An environment's description of itself. Raises UserError for a value of the wrong type, or

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from r3l.errors import UserError
+from r3l.rollout.env_interface import canonical
 from tests.r3l.fakes import Corridor
 
 
@@ -47,3 +48,8 @@ def test_a_value_that_no_attempt_can_use_is_refused_by_its_name(
 def test_numbers_of_numpy_are_numbers() -> None:
     spec = replace(Corridor().spec, max_steps=np.int64(3), success_threshold=np.float32(0.5))
     assert type(spec.max_steps) is int and type(spec.success_threshold) is float
+
+
+def test_canonical_texts_are_equal_in_any_order_of_their_words() -> None:
+    assert canonical("a key,\n a door") == canonical("a door a key,") == "a a door key,"
+    assert canonical("a door") != canonical("a a door")
