@@ -35,7 +35,7 @@ from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
 from r3l.files import checksums
-from r3l.files.whole_file import read_json, replace_folder, write_json
+from r3l.files.whole_file import BUILDING, read_json, replace_folder, write_json
 from r3l.models.model_folder import write_checksums
 from r3l.notices import notice, notice_again
 from r3l.run.settings.learner import LearnerConfig
@@ -95,10 +95,10 @@ class Checkpoints:
         self.finish()
         heartbeat(f"checkpoint {state.version}")
         trainer, first = self._trainer, self._trainer.rank == 0
-        building = self._folder / f".building-{state.version:06d}"
+        building = self._folder / f"{BUILDING}{state.version:06d}"
 
         def begin() -> None:
-            for left in self._folder.glob(".building-*"):
+            for left in self._folder.glob(f"{BUILDING}*"):
                 shutil.rmtree(left)
             building.mkdir(parents=True)
 
@@ -152,7 +152,7 @@ def save_model(trainer: DeepSpeedTrainer, folder: Path, tokenizer: Any, step: in
     """Writes the weights as a Hugging Face folder. An older folder stays until the new one is
     complete. Returns whether all ranks succeeded. Collective."""
     heartbeat(f"to save {folder}")
-    building = folder.with_name(f".building-{folder.name}")
+    building = folder.with_name(f"{BUILDING}{folder.name}")
 
     def finish() -> None:
         tokenizer.save_pretrained(building)
