@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.records import Trajectory
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.published.r3 import R3
-from r3l.algorithms.rows import Float64
 from r3l.algorithms.shared.entropy_ranking import Entropies
 
 

@@ -25,12 +25,13 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import advantages, credit, losses, rows
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, StoredAttempt
 from r3l.algorithms.losses import Terms, TokenBatch
 from r3l.algorithms.queries import Query, Weights
-from r3l.algorithms.rows import POLICY, Advantages, Counted, Float64, Row
+from r3l.algorithms.rows import POLICY, Advantages, Counted, Row
 from r3l.records import Bool, Group, GroupPlan, Trajectory
 from r3l.rollout.exploration import Exploration
 from r3l.settings.section import Section

@@ -21,11 +21,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, credit, guidance_gain, losses, rows
-from r3l.algorithms.advantages import STD, Std
+from r3l.algorithms.advantages import STD, Float64, Std
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, StoredAttempt
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.rows import IMITATION, Advantages, Counted, Float64, Row
+from r3l.algorithms.rows import IMITATION, Advantages, Counted, Row
 from r3l.algorithms.shared import recall
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import (

@@ -18,16 +18,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from r3l.algorithms import credit
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.queries import Query, key_of
 from r3l.errors import UserError
 from r3l.records import Bool, Float32, Group, Int32, Trajectory
 
-Float64 = npt.NDArray[np.float64]
 Advantages = Float64 | np.ma.MaskedArray[Any, Any]
 """Advantages [G] of a group's attempts. A masked attempt is left out of the step."""
 

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.facts import GroupFacts, History, RandomSource, StoredAttempt
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared import recall
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory

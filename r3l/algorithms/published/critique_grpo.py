@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import losses
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.facts import LeaseFacts
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, Bool, GroupPlan, ReflectionRecord, Trajectory
 from r3l.rollout.exploration import Question, Verdict

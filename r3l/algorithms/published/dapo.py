@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.facts import GroupFacts
-from r3l.algorithms.rows import Advantages, Float64, keep_only
+from r3l.algorithms.rows import Advantages, keep_only
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory
 

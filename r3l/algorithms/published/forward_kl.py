@@ -23,10 +23,11 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import credit, losses, rows
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import TokenBatch
 from r3l.algorithms.queries import Query, TopK, answer_of, key_of
-from r3l.algorithms.rows import Counted, Float64, Row
+from r3l.algorithms.rows import Counted, Row
 from r3l.algorithms.shared.re_reading import TEACHER, Reading, ReReading
 from r3l.records import Int32
 

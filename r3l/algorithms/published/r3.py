@@ -16,10 +16,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, StoredAttempt
 from r3l.algorithms.queries import Query
-from r3l.algorithms.rows import Advantages, Float64, Row
+from r3l.algorithms.rows import Advantages, Row
 from r3l.algorithms.shared import entropy_ranking, recall, self_reflection
 from r3l.algorithms.shared.entropy_ranking import Entropies
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight

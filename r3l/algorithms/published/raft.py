@@ -7,8 +7,9 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import advantages
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.rows import Advantages, Float64, keep_only
+from r3l.algorithms.rows import Advantages, keep_only
 from r3l.records import SUCCESS, Trajectory
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms import advantages, losses
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory
 

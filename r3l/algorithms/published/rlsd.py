@@ -13,8 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import rows
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared.re_reading import ReReading
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import advantages, credit, losses
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.facts import GroupFacts
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.rows import Advantages, Float64, keep_only
+from r3l.algorithms.rows import Advantages, keep_only
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, Bool, Trajectory
 

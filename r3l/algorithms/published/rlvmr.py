@@ -25,10 +25,10 @@ import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import rows
-from r3l.algorithms.advantages import STD, Std, normalized
+from r3l.algorithms.advantages import STD, Float64, Std, normalized
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.records import SUCCESS, Trajectory
 

@@ -14,9 +14,10 @@ from typing import Literal
 from pydantic import Field
 
 from r3l.algorithms import losses, rows
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import RatioCorrection, Terms, TokenBatch
-from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.rows import Advantages
 from r3l.algorithms.shared.re_reading import ReReading
 
 

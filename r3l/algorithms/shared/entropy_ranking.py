@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.queries import Query, key_of
-from r3l.algorithms.rows import Float64
 from r3l.records import SUCCESS, Float32, Group, Trajectory
 
 Entropies = Float32 | Float64

@@ -23,12 +23,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses, rows
-from r3l.algorithms.advantages import STD, Std
+from r3l.algorithms.advantages import STD, Float64, Std
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import RatioCorrection, Terms, TokenBatch, TokenLoss
 from r3l.algorithms.queries import Query, Weights
-from r3l.algorithms.rows import POLICY, Advantages, Float64, Row, keep_only
+from r3l.algorithms.rows import POLICY, Advantages, Row, keep_only
 from r3l.records import Bool, Trajectory
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field
 
+from r3l.algorithms.advantages import Float64
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.queries import Query, Weights, answer_of, key_of
-from r3l.algorithms.rows import Float64
 from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import ReflectionError
 from r3l.records import SUCCESS, Bool, Group, Int32, ReflectionRecord, Trajectory
