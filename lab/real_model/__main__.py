@@ -21,9 +21,21 @@ from r3l.run.process.command_line import OneLineGroup
 
 FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
 DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
-INTO = click.option(
-    "--lines", type=click.Path(path_type=Path), default=page.FILE, help="results file"
-)
+
+
+def into(known: Path) -> Any:
+    """Returns the option of a results file, by default `known`. Another has its name, too."""
+
+    def check(_: click.Context, __: click.Parameter, given: Path) -> Path:
+        if given.name != known.name:  # read_lines knows what a line needs by the name of its file
+            raise click.BadParameter(f"{given}: its name must be {known.name}")
+        return given
+
+    path = click.Path(path_type=Path)
+    return click.option("--lines", type=path, default=known, callback=check, help="results file")
+
+
+INTO = into(page.FILE)
 SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 VARIANT = click.option("--variant", type=click.Choice(list(VARIANTS)), required=True)
 SEED = click.option("--seed", type=int, required=True)
@@ -156,7 +168,7 @@ def calculator_command(out: Path, seed: int, lines: Path, dry_run: bool, **more:
 @click.option("--seed", "seeds", multiple=True, type=int, help="1, 2 and 3")
 @click.option("--minutes", type=float, default=rare.MINUTES, show_default=True, help="of a run")
 @LEARNER
-@click.option("--lines", type=click.Path(path_type=Path), default=rare.FILE, help="results file")
+@into(rare.FILE)
 @click.option("--only", type=click.Choice(["runs", "finals"]), help="both")
 @DRY_RUN
 @SETTINGS

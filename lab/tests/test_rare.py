@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from lab.real_model import rare, rare_page, training, worlds
+from lab.real_model.__main__ import main
 from lab.real_model.training import Stopped
 from lab.real_model.worlds import LAKE, WORLDS, Warm
 from lab.results.lines import append, read_lines
@@ -180,3 +182,11 @@ def test_every_world_has_a_teacher_and_settings_that_are_accepted() -> None:
             config = warm.configured(world, Path("builtin"), options)
             assert config.env.name == world.env
             assert {name: config.env.options[name] for name in options} == dict(options)
+
+
+def test_a_results_file_of_another_name_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    words = ["rare", "--out", str(tmp_path), "--lines", str(tmp_path / "seed-2.jsonl")]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    assert "seed-2.jsonl: its name must be rare.jsonl" in refused.output
+    assert not [*tmp_path.iterdir()]
