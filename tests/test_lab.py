@@ -69,10 +69,10 @@ def test_every_program_of_lab_is_run_dry_and_listed_in_its_readme() -> None:
 def test_a_dry_run_says_what_would_be_run_and_runs_nothing(
     program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(command: object, *_: object, **__: object) -> None:
+    def refused(_: object, command: object, *__: object, **___: object) -> None:
         raise AssertionError(f"a dry run started {command}")
 
-    monkeypatch.setattr(subprocess, "Popen", refused)
+    monkeypatch.setattr(subprocess.Popen, "__init__", refused)
     monkeypatch.setattr("lab.real_model.__main__.machine", lambda *_: "M")  # asks for the GPU
     monkeypatch.chdir(ROOT)
     package = (ROOT / program.replace(".", "/")).is_dir()
