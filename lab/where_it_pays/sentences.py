@@ -89,23 +89,28 @@ def pretrained(rows: Sequence[Row]) -> str:
     """What R³L took over each partner with SmolLM2 where success was rare before training."""
     said = []
     for row in (row for row in rows if row.model == "SmolLM2" and row.base <= RARE):
-        for partner, name in PARTNERS.items():
-            found = row.over(partner)
-            if found is not None:
-                steps, tokens, cpu = (
-                    _in_words(rare_page.shown_ratio(found.ratios[unit], found.policies))
-                    for unit in ("steps", "tokens", "cpu")
-                )
-                said.append(
-                    f"To reach a success rate of {WORTH[0]:g} in the {row.world}, from "
-                    f"{row.base:.2g} before training, R³L took {steps} of the steps, {tokens} of "
-                    f"the tokens and {cpu} of the CPU seconds of {name}."
-                )
+        over = [
+            f"{_costs(found)} of {name} (warm policies: {found.policies})"
+            for partner, name in PARTNERS.items()
+            if (found := row.over(partner)) is not None
+        ]
+        if over:
+            said.append(
+                f"To reach a success rate of {WORTH[0]:g} in the {row.world}, from "
+                f"{row.base:.2g} before training, R³L took {', and '.join(over)}."
+            )
     if not said:
         return "No pretrained model has been run where success is rare."
     return (
         f"SmolLM2 is the only pretrained model that was run where success is rare. {' '.join(said)}"
     )
+
+
+def _costs(found: Comparison) -> str:
+    steps, tokens, cpu = (
+        _in_words(rare_page.shown_ratio(found.ratios[unit], found.policies)) for unit in UNITS
+    )
+    return f"{steps} of the steps, {tokens} of the tokens and {cpu} of the CPU seconds"
 
 
 def _in_words(ratio: str) -> str:
