@@ -44,7 +44,8 @@ caused. DeepSpeed's launcher then sees that rank's exit first."""
 
 class _Commands(OneLineGroup):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        keep_memory_steady()
+        if not (args or kwargs):  # a program that passes arguments is not this command
+            keep_memory_steady()
         try:
             return super().__call__(*args, **kwargs)
         except SystemExit as ended:

@@ -3,10 +3,12 @@
 import asyncio
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.decorators import FC
 
 from benchmarks.gpu.whole_run import smi
 from lab.dry_run import DRY_RUN, show_launch
@@ -23,7 +25,7 @@ FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, h
 DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
 
 
-def into(known: Path) -> Any:
+def into(known: Path) -> Callable[[FC], FC]:
     """Returns the option of a results file, by default `known`. Another has its name, too."""
 
     def check(_: click.Context, __: click.Parameter, given: Path) -> Path:

@@ -222,4 +222,4 @@ def test_every_command_starts_with_what_keeps_its_memory_steady(
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "execve", start)
     with pytest.raises(StartedAgain):
-        main(["warmup", "--help"])
+        main()
