@@ -35,4 +35,4 @@ class Costs(dict[str, str]):
 
 def plain(found: Ratio) -> str:
     """A ratio alone, as a sentence says it."""
-    return f"{SAID[found.kind]}{found.value:.2f}"
+    return f"{SAID[found.kind]}{found.rounded:.2f}"

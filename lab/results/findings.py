@@ -107,7 +107,7 @@ def shown(found: Ratio) -> str:
     if found.kind == "?":
         return "neither"
     sign = "" if found.kind == "=" else f"{found.kind} "
-    said = f"{sign}{found.value:.2f}"
+    said = f"{sign}{found.rounded:.2f}"
     if len(found.values) == 1:
         return f"{said} (one seed)"
     if sign or not found.values:

@@ -48,6 +48,14 @@ class Ratio:
     policies: int = 0
 
     @property
+    def rounded(self) -> float:
+        """The value to two places. A bound is rounded to the side on which it stays true."""
+        hundredths = self.value * 100
+        if self.kind == "<":
+            return math.ceil(hundredths - 1e-6) / 100
+        return math.floor(hundredths + 1e-6) / 100 if self.kind == ">" else self.value
+
+    @property
     def below_one(self) -> bool | None:
         """Whether the whole interval is below 1; None if the runs cannot say."""
         if self.interval is None:

@@ -5,6 +5,7 @@ import pytest
 
 from lab.results.statistics import (
     Cost,
+    Ratio,
     ceiling,
     cost,
     of_policies,
@@ -133,3 +134,10 @@ def test_a_t_interval_by_hand_and_none_for_one_value() -> None:
     middle, half = t_interval(np.array([1.0, 2.0, 3.0]))
     assert middle == 2.0 and half == pytest.approx(4.303 / 3**0.5)
     assert t_interval(np.array([5.0])) == (5.0, None)
+
+
+def test_a_bound_is_rounded_to_the_side_on_which_it_stays_true() -> None:
+    assert f"{Ratio(0.1101, None, '<').rounded:.2f}" == "0.12"
+    assert f"{Ratio(0.35 - 1e-12, None, '<').rounded:.2f}" == "0.35"
+    assert f"{Ratio(2.9999, None, '>').rounded:.2f}" == "2.99"
+    assert f"{Ratio(0.1151, None, '=').rounded:.2f}" == "0.12"

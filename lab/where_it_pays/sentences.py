@@ -149,7 +149,7 @@ def _range(known: Sequence[Comparison], unit: str) -> str:
     found = sorted((each for each in found if each.kind != "?"), key=lambda each: each.value)
     if not found:
         return "–"
-    ends = [f"{'' if each.kind == '=' else f'{each.kind} '}{each.value:.2f}" for each in found]
+    ends = [f"{'' if each.kind == '=' else f'{each.kind} '}{each.rounded:.2f}" for each in found]
     return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
 
 
