@@ -19,4 +19,4 @@ def test_a_cost_is_found_by_name_with_r3l_of_the_map_where_an_experiment_has_non
 
 
 def test_a_bound_is_said_in_words() -> None:
-    assert plain(Ratio(0.114, None, "<")) == "less than 0.11"
+    assert plain(Ratio(0.114, None, "<")) == "less than 0.12"
