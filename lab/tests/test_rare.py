@@ -186,6 +186,7 @@ def test_every_world_has_a_teacher_and_settings_that_are_accepted() -> None:
 
 def test_a_results_file_of_another_name_is_refused_before_anything_runs(tmp_path: Path) -> None:
     words = ["rare", "--out", str(tmp_path), "--lines", str(tmp_path / "seed-2.jsonl")]
+    words += ["--dry-run"]  # nothing runs, even if it is not refused
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 2
     assert "seed-2.jsonl: its name must be rare.jsonl" in refused.output
