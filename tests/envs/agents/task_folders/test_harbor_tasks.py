@@ -309,9 +309,9 @@ SEARCHES = """
 import json, os, sys
 for where in sys.argv[1:]:
     for name in os.listdir(where):
-        inside = [at.split("r3l-")[-1] for at, _, _ in os.walk(os.path.join(where, name))]
-        attempts = name.startswith(("r3l-env-", "r3l-agent-", "r3l-snapshots-"))
-        assert not attempts or "caches" in inside[-1] and len(inside) == 3, inside
+        if name.startswith(("r3l-env-", "r3l-agent-", "r3l-snapshots-")):
+            inside = [at.split("r3l-")[-1] for at, _, _ in os.walk(os.path.join(where, name))]
+            assert "caches" in inside[-1] and len(inside) == 3, inside
 print("[]")
 """
 """Fails if there is a folder of attempts but the agent's own, which holds nothing but caches."""
