@@ -87,35 +87,20 @@ def when(rows: Sequence[Row]) -> str:
 
 def pretrained(rows: Sequence[Row]) -> str:
     """What R³L took over each partner with SmolLM2 where success was rare before training."""
-    said = []
+    found = []
     for row in (row for row in rows if row.model == "SmolLM2" and row.base <= RARE):
-        over = [
-            f"{_costs(found)} of {name} (warm policies: {found.policies})"
-            for partner, name in PARTNERS.items()
-            if (found := row.over(partner)) is not None
-        ]
-        if over:
-            said.append(
-                f"To reach a success rate of {WORTH[0]:g} in the {row.world}, from "
-                f"{row.base:.2g} before training, R³L took {', and '.join(over)}."
-            )
-    if not said:
+        for partner, name in PARTNERS.items():
+            if (each := row.over(partner)) is not None:
+                costs = [rare_page.shown_ratio(each.ratios[unit], each.policies) for unit in UNITS]
+                found.append([row.world, f"{row.base:.2g}", name, *costs, str(each.policies)])
+    if not found:
         return "No pretrained model has been run where success is rare."
+    head = ["world", "success before", "R³L over", *UNITS.values(), "warm policies"]
     return (
-        f"SmolLM2 is the only pretrained model that was run where success is rare. {' '.join(said)}"
+        "SmolLM2 is the only pretrained model that was run where success is rare. This is R³L's "
+        f"cost to reach a success rate of {WORTH[0]:g}, divided by that of two partners:\n\n"
+        f"{table(head, found)}"
     )
-
-
-def _costs(found: Comparison) -> str:
-    steps, tokens, cpu = (
-        _in_words(rare_page.shown_ratio(found.ratios[unit], found.policies)) for unit in UNITS
-    )
-    return f"{steps} of the steps, {tokens} of the tokens and {cpu} of the CPU seconds"
-
-
-def _in_words(ratio: str) -> str:
-    """A ratio as a sentence says it: a bound without its sign."""
-    return ratio.replace("< ", "less than ").replace("> ", "more than ")
 
 
 def by_base(rows: Sequence[Row]) -> str:
