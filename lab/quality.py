@@ -62,6 +62,7 @@ LEGEND = """\
   guided, restart: success after a failure, by a retry with advice or a new attempt without
   told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
 ACTOR = ActorConfig(max_reflection_tokens=256, reflect_temperature=1)
+_SINGLE = Algorithm(group_size=1)
 
 
 @click.command("lab.quality", cls=OneLine)
@@ -138,6 +139,21 @@ async def _measure_all(
         }
 
 
+async def first_success(
+    policy: Policy, env: str, count: int, options: Mapping[str, Any], actor: ActorConfig = ACTOR
+) -> float:
+    """Return the success of one plain attempt at each of at most `count` held-out tasks."""
+    tasks = exploring.tasks(env, count, split="eval", options=options)
+    decoding = actor.decoding()
+    groups = await asyncio.gather(
+        *(
+            exploring.explore(_SINGLE, task, policy, env, options=options, decoding=decoding)
+            for task in tasks
+        )
+    )
+    return _share([_succeeded(_attempt(group, 0)) for group in groups])
+
+
 async def measure(
     policy: Policy,
     env: str,
@@ -164,15 +180,14 @@ async def measure(
         )
         return await asyncio.gather(*groups)
 
-    single = Algorithm(group_size=1)
     retried = R3L(group_size=2, outcome_first=outcome_first, guidance_text=guidance_text)
     groups = await explore(retried, tasks)
     firsts = [_attempt(group, 0) for group in groups]
     retries = [_attempt(group, 1) for group in groups]
     failed = [i for i, first in enumerate(firsts) if not _succeeded(first)]
-    again = await explore(single, [tasks[i] for i in failed])
+    again = await explore(_SINGLE, [tasks[i] for i in failed])
     teacher = demonstrating(env, **options)
-    told = await explore(single, tasks, {**options, **getattr(teacher, "told", dict)()})
+    told = await explore(_SINGLE, tasks, {**options, **getattr(teacher, "told", dict)()})
     thoughts = [next(iter(group.reflections), None) for group in groups]
     right = [
         first is not None and thought is not None and thought.pivot == _pivot(teacher, task, first)

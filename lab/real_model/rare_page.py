@@ -78,7 +78,7 @@ def probes(lines: Lines) -> str:
             str(line["seed"]),
             str(line["warm_steps"]),
             line["options"].strip("{}").replace('"', "") or "–",
-            *(f"{line[name]:.3f}" for name in shares),
+            *(f"{line[name]:.3f}" if name in line else "–" for name in shares),
             "yes" if WORLDS[line["world"]].counts(line) else "no",
         ]
         for line in sorted(lines, key=lambda line: (line["world"], line["seed"]))

@@ -2,16 +2,20 @@
 
 smollm2 ─► warm-up of the first length ─► probe ─┬─ counts ─► runs
                                                  └─ else the next length
+
+If a world has limits of success, a probe begins with plain attempts, and ends with them if their
+success is outside the limits.
 """
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.quality import measure
+from lab.quality import first_success, measure
 from lab.real_model.doses import warm_up
 from lab.results.lines import append, read_lines
 from launch.evaluation.play import own_engine
@@ -19,6 +23,7 @@ from r3l.errors import UserError
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 
+ANY = (0.0, 1.0)
 Options = Mapping[str, Any]
 Named = dict[str, Any]
 
@@ -42,7 +47,7 @@ class World:
     least: Mapping[str, float]
     withheld: int = 0
     lengths: tuple[int, ...] = (200, 400)
-    success: tuple[float, float] = (0.0, 1.0)
+    success: tuple[float, float] = ANY
     strict: bool = False
     tasks: int = 200
     warm_words: tuple[str, ...] = ("--tokens-per-batch", "4096", "--lr", "5e-5")
@@ -60,11 +65,15 @@ class World:
 
     def counts(self, probe: Mapping[str, Any]) -> bool:
         """Whether a warm policy counts, by its probe."""
-        low, high = self.success
+        if not self.within(probe["success"]):
+            return False
         reached = {**probe, "gain": probe["guided"] - probe["restart"]}
-        return low <= probe["success"] <= high and all(
-            reached[name] >= share for name, share in self.least.items()
-        )
+        return all(reached[name] >= share for name, share in self.least.items())
+
+    def within(self, success: float) -> bool:
+        """Whether a base success is within the world's limits."""
+        low, high = self.success
+        return low <= success <= high
 
 
 HERE = Path(__file__).parent
@@ -158,10 +167,21 @@ class Warm:
             else:
                 found.append((options, line))
         if missing and not any(world.counts(line) for _, line in found):
-            for options, values in asyncio.run(self._measured(world, model, missing)):
+            found += asyncio.run(self._made(world, model, seed, steps, missing))
+        return found
+
+    async def _made(
+        self, world: World, model: Path, seed: int, steps: int, some: Sequence[Options]
+    ) -> list[tuple[Options, Named]]:
+        """Probes a policy under some options, up to the first that counts, with a line for each."""
+        found = list[tuple[Options, Named]]()
+        async with aclosing(self._measured(world, model, some)) as probes:
+            async for options, values in probes:
                 line = self._named(world, seed, steps, options) | values
                 append(self.lines, line)
                 found.append((options, line))
+                if world.counts(line):
+                    break
         return found
 
     def _named(self, world: World, seed: int, steps: int, options: Options) -> Named:
@@ -170,17 +190,21 @@ class Warm:
 
     async def _measured(
         self, world: World, model: Path, some: Sequence[Options]
-    ) -> list[tuple[Options, Named]]:
-        """Probes a policy under some options, in their order, up to the first that counts."""
-        config, found = self.configured(world, model, some[0]), list[tuple[Options, Named]]()
+    ) -> AsyncGenerator[tuple[Options, Named]]:
+        """Yields what probes of a policy under some options find, in their order."""
+        config = self.configured(world, model, some[0])
         async with own_engine(config, model / "probe.log") as policy:
             for options in some:
                 own = self.configured(world, model, options).env.options
-                quality = await measure(policy, world.env, world.tasks, own, actor=config.actor)
-                found.append((options, asdict(quality)))
-                if world.counts(asdict(quality)):
-                    break
-        return found
+                given = (policy, world.env, world.tasks, own)
+                plain: Named = {}
+                if world.success != ANY:
+                    success = await first_success(*given, actor=config.actor)
+                    plain = {"tasks": world.tasks, "success": success}
+                    if not world.within(success):
+                        yield options, plain
+                        continue
+                yield options, asdict(await measure(*given, actor=config.actor)) | plain
 
     def configured(self, world: World, model: Path, options: Options) -> RunConfig:
         """Returns the settings of the runs of a world, with a model."""

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.quality import Quality
 from lab.real_model import rare, rare_page, training, worlds
 from lab.real_model.__main__ import main
 from lab.real_model.training import Stopped
@@ -47,10 +50,10 @@ def measured(warm: Warm, monkeypatch: pytest.MonkeyPatch, **successes: float) ->
     """Lets probes find these successes, by the steps of the warm-up; returns what was made."""
     made: list[str] = []
 
-    async def probe(self: Warm, world: Any, model: Path, some: Any) -> list[Any]:
+    async def probe(self: Warm, world: Any, model: Path, some: Any) -> AsyncGenerator[Any]:
         made.append(model.name)
-        found = PROBE | {"success": successes[f"_{model.name.split('-')[1]}"]}
-        return [(options, found) for options in some][: 1 if world.counts(found) else None]
+        for options in some:
+            yield options, PROBE | {"success": successes[f"_{model.name.split('-')[1]}"]}
 
     monkeypatch.setattr(Warm, "_measured", probe)
     monkeypatch.setattr(worlds, "warm_up", lambda out, words, dry_run: made.append(words[-3]))
@@ -70,6 +73,34 @@ def test_a_policy_that_does_not_count_is_warmed_for_longer_and_a_strict_world_ha
     measured(warm, monkeypatch, _60=0.3, _120=0.3)
     with pytest.raises(UserError, match="world lake, seed 2: no option counts"):
         warm.policy(LAKE, 2)
+
+
+def test_a_probe_ends_with_its_plain_attempts_if_they_succeed_too_often_or_too_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    successes, probed = iter([0.09, 0.003, 0.013]), []
+
+    @asynccontextmanager
+    async def engine(*_: Any) -> AsyncGenerator[None]:
+        yield None
+
+    async def first_success(*_: Any, actor: Any) -> float:
+        return next(successes)
+
+    async def measure(policy: Any, env: str, count: int, own: Any, *, actor: Any) -> Quality:
+        probed.append(own["size"])
+        return Quality(count, **PROBE | {"success": 0.03, "reward": 0, "pivots": 1, "reflection_cost": 1})
+
+    for name, value in (("own_engine", engine), ("first_success", first_success)):
+        monkeypatch.setattr(worlds, name, value)
+    monkeypatch.setattr(worlds, "measure", measure)
+    warm = Warm(tmp_path, tmp_path / "rare.jsonl", "M")
+    found = warm.probes(LAKE, Path("builtin"), 1, 60)
+    assert [line["success"] for _, line in found] == [0.09, 0.003, 0.013]
+    assert [line.get("guided") for _, line in found] == [None, None, PROBE["guided"]]
+    assert probed == [6] and [LAKE.counts(line) for _, line in found] == [False, False, True]
+    assert warm.probes(LAKE, Path("builtin"), 1, 60) == found  # from the lines
+    assert "| 0.090 | – | – | – | – | no |" in rare_page.probes([line for _, line in found])
 
 
 def test_a_run_that_is_stopped_is_left_for_the_next_call(
