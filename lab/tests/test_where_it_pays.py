@@ -60,7 +60,7 @@ def test_fewer_than_three_warm_policies_have_no_interval_and_are_not_sure() -> N
     [three] = rows.smollm2(lines(3), [])
     assert "| 0.50 (0.50–0.50) |" in sentences.every_row([three])
     assert "workshop at 0.005 (SmolLM2)" in sentences.when([three])
-    assert "0.50 (0.50–0.50) of the steps" in sentences.pretrained([three])
+    assert "reflection | 0.50 (0.50–0.50) |" in sentences.pretrained([three])
 
 
 def test_a_bound_is_shown_with_its_sign_and_is_no_cost() -> None:
