@@ -75,6 +75,9 @@ def test_a_bound_is_shown_with_its_sign_and_is_no_cost() -> None:
 def test_what_was_planned_and_not_run_is_named() -> None:
     none = Everything([], [], [], [], [])
     assert "- *what*: nothing was run.\n- *where*: nothing" in sentences.missing(none)
+    lake = lines(1)[0] | {"world": "lake", "success": 0.06}
+    found = sentences.missing(Everything([], [lake], [], [], []))
+    assert "- *lake*: nothing was run, because no [probe]" in found
     some = sentences.missing(Everything([], lines(3), [], [], []))
     assert "- *what*, R³L: 2 of 3 warm policies." in some  # seed 0 is not of the plan
     assert "- *what*, GRPO without reference: 0 of 3" in some and "*lake*: nothing" in some

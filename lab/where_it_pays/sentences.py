@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.real_model import page as real_model
 from lab.real_model import rare, rare_page
-from lab.real_model.worlds import ARMS, CONTROLS, WORLDS
+from lab.real_model.worlds import ARMS, CONTROLS, WORLDS, World
 from lab.results import cells
 from lab.results.__main__ import finished
 from lab.results.experiments import ADVISED, AUXILIARY
@@ -165,7 +165,7 @@ def missing(read: Everything) -> str:
             for name in (*world.variants, *world.controls)
         }
         if not any(counts.values()):
-            lines.append(f"- *{world.name}*: nothing was run.")
+            lines.append(f"- *{world.name}*: {_why_none(world, read.rare)}")
             continue
         lines += [
             f"- *{world.name}*, {rare_page.NAMES[name]}: {count} of {SEEDS} warm policies."
@@ -176,6 +176,13 @@ def missing(read: Everything) -> str:
     if not cells_of:
         lines.append("- Other uses of advice, and controls, in the cells of the map: not run.")
     return "\n".join(lines)
+
+
+def _why_none(world: World, lines: Sequence[dict[str, Any]]) -> str:
+    probes = [line for line in lines if (line["kind"], line["world"]) == ("probe", world.name)]
+    if probes and not any(map(world.counts, probes)):
+        return "nothing was run, because no [probe](appendix/rare.md#probes) counts."
+    return "nothing was run."
 
 
 def every_row(rows: Sequence[Row]) -> str:
