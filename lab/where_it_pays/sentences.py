@@ -97,8 +97,9 @@ def pretrained(rows: Sequence[Row]) -> str:
         return "No pretrained model has been run where success is rare."
     head = ["world", "success before", "R³L over", *UNITS.values(), "warm policies"]
     return (
-        "SmolLM2 is the only pretrained model that was run where success is rare. This is R³L's "
-        f"cost to reach a success rate of {WORTH[0]:g}, divided by that of two partners:\n\n"
+        "SmolLM2 is the only pretrained model that was run where success is rare. This is its cost "
+        f"with R³L to reach a success rate of {WORTH[0]:g}, divided by its cost with each partner. "
+        "`<` is a bound, because some runs of the partner did not get there:\n\n"
         f"{table(head, found)}"
     )
 
