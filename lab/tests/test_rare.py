@@ -89,7 +89,9 @@ def test_a_probe_ends_with_its_plain_attempts_if_they_succeed_too_often_or_too_r
 
     async def measure(policy: Any, env: str, count: int, own: Any, *, actor: Any) -> Quality:
         probed.append(own["size"])
-        return Quality(count, **PROBE | {"success": 0.03, "reward": 0, "pivots": 1, "reflection_cost": 1})
+        return Quality(
+            count, **PROBE | {"success": 0.03, "reward": 0, "pivots": 1, "reflection_cost": 1}
+        )
 
     for name, value in (("own_engine", engine), ("first_success", first_success)):
         monkeypatch.setattr(worlds, name, value)

@@ -14,6 +14,7 @@ from lab.real_model.worlds import ARMS, CONTROLS, WORLDS, World
 from lab.results import cells
 from lab.results.__main__ import finished
 from lab.results.experiments import ADVISED, AUXILIARY
+from lab.results.experiments import runs as runs_of_plan
 from lab.results.findings import WORTH, policies, select, table
 from lab.results.lines import APPENDIX, LINES, PAGES, read_lines
 from lab.results.statistics import UNITS, Record, pairs, t_interval
@@ -173,9 +174,11 @@ def missing(read: Everything) -> str:
             for name, count in counts.items()
             if count < SEEDS
         ]
-    cells_of = {run["cell"] for run in read.records if run["experiment"] == "e13"}
-    if not cells_of:
-        lines.append("- Other uses of advice, and controls, in the cells of the map: not run.")
+    planned = len([*runs_of_plan(("e13",))])
+    advised = [run for run in read.records if run["experiment"] == "e13"]
+    if len(advised) < planned:
+        made_of = f"{len(advised)} of {planned} runs" if advised else "not run"
+        lines.append(f"- Other uses of advice, and controls, in the cells of the map: {made_of}.")
     return "\n".join(lines)
 
 
