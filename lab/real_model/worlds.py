@@ -116,7 +116,20 @@ LAKE = World(
     strict=True,
     tasks=300,
 )
-WORLDS = {world.name: world for world in (_workshop("what"), _workshop("where"), LAKE)}
+KITCHEN = World(
+    name="kitchen",
+    env="lab/real_model/kitchen.py:Kitchen",
+    settings=HERE / "kitchen.yaml",
+    variants=("r3l", "no_reflect", "grpo"),
+    taught={},
+    lengths=(120, 240),  # about 300 demonstrations, and twice as many
+    trained=tuple({"max_steps": steps} for steps in (8, 7, 10)),
+    least={"gain": 0.1},
+    withheld=1,
+    success=(0.005, 0.02),
+    strict=True,
+)
+WORLDS = {world.name: world for world in (_workshop("what"), _workshop("where"), LAKE, KITCHEN)}
 
 
 @dataclass

@@ -1,0 +1,136 @@
+"""TextWorld's cooking games with a demonstrator that leaves commands out, and a teacher.
+
+read the recipe ─► take the ingredient ─► cook it ─► take a knife ─► cut it ─► prepare ─► eat
+
+The games, replies and scores are TextWorld's own. The demonstrator follows TextWorld's solution,
+but leaves out the commands of the rules that are withheld. The game then says that something is
+missing, and not which command brings it. The teacher names the solution's next command at the first
+step that brought the meal no nearer.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envs.adapters.action_tags import action_in
+from envs.adapters.textworld import TextWorld
+from envs.base import Skill, TaskSource
+from envs.builtin.grid_world import PROMPTS
+from r3l.rollout.env_interface import ResetAnswer, StepAnswer
+from r3l.rollout.reflection import FIELDS
+
+SYSTEM = (
+    "You cook in a text adventure. Answer with one command, like examine cookbook, take apple from "
+    "counter, cook apple with stove, slice apple with knife, prepare meal, eat meal."
+)
+READ, WASTE = "examine cookbook", "inventory"
+RULES = (("cook",), ("slice", "dice", "chop"))
+"""The verbs of each rule, the first withheld one first."""
+
+
+@dataclass
+class Taken:
+    """A step. `before`, `after`: the solution's commands before and after it, [] after a loss."""
+
+    command: str
+    before: list[str]
+    after: list[str]
+    lost: bool
+
+    @property
+    def nearer(self) -> bool:
+        """Whether the step brought the end of the solution nearer."""
+        return not self.lost and len(self.after) < len(self.before)
+
+
+class Kitchen(TextWorld):
+    """Games of textworld:cooking as envs.base.Demonstrating. Its options are those of
+    textworld:cooking. One ingredient is to be cooked and cut."""
+
+    def __init__(
+        self, *, max_steps: int = 8, max_response_tokens: int = 16, games: int = 200, **options: Any
+    ) -> None:
+        own = {"cook": True, "cut": True, **options}
+        super().__init__(
+            "cooking",
+            max_steps=max_steps,
+            max_response_tokens=max_response_tokens,
+            games=games,
+            **own,
+        )
+        self.spec = replace(self.spec, system_prompt=SYSTEM, prompts=PROMPTS)
+        self.seed, self.actions, self.taken = 0, list[str](), list[Taken]()
+
+    @staticmethod
+    def task_source(*, games: int = 200, **_: Any) -> TaskSource:  # type: ignore[override]
+        """Lists `games` tasks for each split."""
+        return TextWorld.task_source("cooking", games=games)
+
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
+        self.seed, self.actions, self.taken = seed, [], []
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> StepAnswer:
+        before = self.plan()
+        answer = super().step(action)
+        self.actions.append(action)
+        lost = bool(self.state.lost)
+        self.taken.append(Taken(action_in(action) or "", before, self.plan(), lost))
+        return answer
+
+    def snapshot(self) -> bytes:
+        return json.dumps([self.seed, self.actions]).encode()
+
+    def restore(self, state: bytes) -> None:
+        seed, actions = json.loads(state)
+        self.reset(seed=seed)
+        for action in actions:
+            self.step(action)
+
+    def plan(self) -> list[str]:
+        """Returns the commands that win the game from here, or [] if it has ended. The first is to
+        read the recipe."""
+        left = list(self.state.policy_commands or [])
+        return left if READ in self.commands or not left else [READ, *left]
+
+    def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
+        """Returns a demonstrator's next command. It leaves out the commands of the first
+        `skill.withheld` rules, unless `advice` has the next one."""
+        plan, draw = self.plan(), rng.random()
+        if plan and plan[0] in advice:
+            return plan[0]
+        if draw < skill.waste:
+            return WASTE
+        if draw > 1 - skill.mistakes:
+            return rng.choice(self._info()["admissible"])
+        unknown = {verb for verbs in RULES[: skill.withheld] for verb in verbs}
+        if skill.certainty and rng.random() < skill.certainty:
+            unknown = set()
+        known = [command for command in plan if command.split()[0] not in unknown]
+        return known[0] if known else WASTE
+
+    def reflection(self) -> dict[str, Any]:
+        """Returns a teacher's reflection. The retry starts at the first step that brought the meal
+        no nearer."""
+        total, won = len(self.taken), bool(self.state.won)
+        idle = [place for place, step in enumerate(self.taken) if not step.nearer]
+        summary = f"{total} steps, {self.state.score or 0} of {self.state.max_score} points"
+        if won and not idle:
+            return dict(zip(FIELDS, (summary, None, "success", None, None), strict=True))
+        pivot = idle[0] if idle else total - 1
+        step = self.taken[pivot]
+        fault = f"step {pivot} was {step.command[:40] or 'no command'}"
+        outcome = "success_but_inefficient" if won else "failure"
+        fields = (summary, fault, outcome, step.before[0] if step.before else READ, pivot)
+        return dict(zip(FIELDS, fields, strict=True))
+
+    def vocabulary(self) -> Iterator[str]:
+        """Yields the prompts. A pretrained model needs no more."""
+        yield from (SYSTEM, *PROMPTS.values())
+
+    def _start(self, file: Any) -> Any:
+        shown = ("feedback", "won", "lost", "score", "max_score")
+        shown += ("admissible_commands", "policy_commands")
+        return self.library.start(str(file), self.library.EnvInfos(**dict.fromkeys(shown, True)))
