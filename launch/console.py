@@ -75,7 +75,8 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
 
     gain = "group/guidance_gain"
-    error = f" ± {values[f'{gain}_se']:.2f}" if f"{gain}_se" in values else ""
+    scatter = values.get(f"{gain}_se", 0.0)  # 0: of a single group, or of equal ones
+    error = f" ± {scatter:.2f}" if scatter else ""
     gained = f"gain {values[gain]:+.2f}{error}  " if gain in values else ""
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
     eta = "" if ends is None else f"ETA {time_span(ends)}  "

@@ -104,7 +104,7 @@ class Kitchen(TextWorld):
         if draw < skill.waste:
             return WASTE
         if draw > 1 - skill.mistakes:
-            return rng.choice(self._info()["admissible"])
+            return str(rng.choice(self._info()["admissible"]))
         unknown = {verb for verbs in RULES[: skill.withheld] for verb in verbs}
         if skill.certainty and rng.random() < skill.certainty:
             unknown = set()
@@ -131,6 +131,8 @@ class Kitchen(TextWorld):
         yield from (SYSTEM, *PROMPTS.values())
 
     def _start(self, file: Any) -> Any:
-        shown = ("feedback", "won", "lost", "score", "max_score")
-        shown += ("admissible_commands", "policy_commands")
+        shown = (
+            *("feedback", "won", "lost", "score", "max_score"),
+            *("admissible_commands", "policy_commands"),
+        )
         return self.library.start(str(file), self.library.EnvInfos(**dict.fromkeys(shown, True)))

@@ -21,6 +21,13 @@ TOY = ("e1", "e10", "e11", "e13")
 """The experiments on cells, all with R³L as in the paper."""
 GROUP = 8
 """Attempts of a group; R³L plays half of them plainly."""
+NAMES = {
+    "what": "workshop",
+    "where": "workshop, remark says where",
+    "lake": "FrozenLake",
+    "kitchen": "TextWorld, cooking",
+}
+"""What a row calls SmolLM2's worlds where success is rare."""
 FEWEST = 3
 """Of fewer warm policies there is no interval."""
 
@@ -144,8 +151,7 @@ def _rare(lines: Sequence[dict[str, Any]], world: str) -> Row | None:
     base, guided = (fmean(probe[name] for probe in probed) for name in ("success", "guided"))
     contrast = contrast_ratio(base, guided) if base else None
     counts = all(WORLDS[world].counts(probe) for probe in probed)
-    name = {"what": "workshop", "where": "workshop, remark says where", "lake": "FrozenLake"}
-    return Row("SmolLM2", name[world], base, contrast, found, counts)
+    return Row("SmolLM2", NAMES[world], base, contrast, found, counts)
 
 
 def _probe_of(run: Record, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -86,8 +86,9 @@ def guidance(steps: Sequence[StepLine]) -> Reason | None:
     gated = "group/without_retries" in steps[-1].metrics
     harms = gain < -error < 0 and not gated
     remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
-    said = f"{error:.2f} over another attempt{reliance(steps)}"
-    return Reason(f"guidance gain: {gain:+.2f} ± {said}", remedy)
+    scatter = f" ± {error:.2f}" if error else ""  # 0: of a single group, or of equal ones
+    said = f"{gain:+.2f}{scatter} over another attempt{reliance(steps)}"
+    return Reason(f"guidance gain: {said}", remedy)
 
 
 def reliance(steps: Sequence[StepLine]) -> str:

@@ -102,6 +102,8 @@ def test_a_step_line_shows_what_guidance_gained_if_it_was_measured() -> None:
     assert "trigger   –   gain +0.03  staleness" in line
     gains = {"group/guidance_gain": 0.621, "group/guidance_gain_se": 0.048}
     assert "gain +0.62 ± 0.05  staleness" in step_line([StepLine(1, gains)], 9)
+    equal = gains | {"group/guidance_gain_se": 0.0}  # two retries with one result say nothing of it
+    assert "gain +0.62  staleness" in step_line([StepLine(1, equal)], 9)
 
 
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:

@@ -353,9 +353,7 @@ def test_what_guidance_brings_is_said_with_its_error() -> None:
 def test_what_guidance_brings_is_said_with_what_retries_rely_on_it() -> None:
     gains = {"group__guidance_gain": 0.2, "group__guidance_gain_se": 0.0}
     said = guidance(steps(3, **gains, learner__reliance=-0.25))
-    assert said.what == (
-        "guidance gain: +0.20 ± 0.00 over another attempt; reliance -0.25 nats a token"
-    )
+    assert said.what == ("guidance gain: +0.20 over another attempt; reliance -0.25 nats a token")
 
 
 def test_a_step_counts_in_the_guidance_gain_by_its_retried_attempts() -> None:
