@@ -63,6 +63,9 @@ LEGEND = """\
   told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
 ACTOR = ActorConfig(max_reflection_tokens=256, reflect_temperature=1)
 _SINGLE = Algorithm(group_size=1)
+AT_ONCE = 48
+"""Groups that are played at once. If there are many more, the engine's cache holds no attempt until
+its next step."""
 
 
 @click.command("lab.quality", cls=OneLine)
@@ -144,13 +147,7 @@ async def first_success(
 ) -> float:
     """Return the success of one plain attempt at each of at most `count` held-out tasks."""
     tasks = exploring.tasks(env, count, split="eval", options=options)
-    decoding = actor.decoding()
-    groups = await asyncio.gather(
-        *(
-            exploring.explore(_SINGLE, task, policy, env, options=options, decoding=decoding)
-            for task in tasks
-        )
-    )
+    groups = await _explore(_SINGLE, tasks, policy, env, options, actor)
     return _share([_succeeded(_attempt(group, 0)) for group in groups])
 
 
@@ -172,13 +169,7 @@ async def measure(
     async def explore(
         algorithm: Algorithm, tasks: Sequence[Task], options: Mapping[str, Any] = options
     ) -> list[Group]:
-        groups = (
-            exploring.explore(
-                algorithm, task, policy, env, options=options, decoding=actor.decoding()
-            )
-            for task in tasks
-        )
-        return await asyncio.gather(*groups)
+        return await _explore(algorithm, tasks, policy, env, options, actor)
 
     retried = R3L(group_size=2, outcome_first=outcome_first, guidance_text=guidance_text)
     groups = await explore(retried, tasks)
@@ -204,6 +195,26 @@ async def measure(
         told=_share([_succeeded(_attempt(group, 0)) for group in told]),
         reflection_cost=_cost(firsts, thoughts),
     )
+
+
+async def _explore(
+    algorithm: Algorithm,
+    tasks: Sequence[Task],
+    policy: Policy,
+    env: str,
+    options: Mapping[str, Any],
+    actor: ActorConfig,
+) -> list[Group]:
+    """Plays a group of each task, at most AT_ONCE of them at once."""
+    free, decoding = asyncio.Semaphore(AT_ONCE), actor.decoding()
+
+    async def group(task: Task) -> Group:
+        async with free:
+            return await exploring.explore(
+                algorithm, task, policy, env, options=options, decoding=decoding
+            )
+
+    return await asyncio.gather(*map(group, tasks))
 
 
 def _pivot(teacher: Demonstrating, task: Task, attempt: Trajectory) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -81,3 +82,20 @@ def test_a_policy_is_whole_although_it_could_not_be_measured(warmed, monkeypatch
     assert isinstance(result.exception, EngineDead) and (warmed / RECORD).read_bytes() == before
     other = CliRunner().invoke(quality, [str(warmed.parent)])
     assert other.exit_code == 2
+
+
+def test_few_groups_are_played_at_once(monkeypatch):
+    playing, most = 0, 0
+
+    async def explore(*_, **options):
+        nonlocal playing, most
+        playing += 1
+        most = max(most, playing)
+        await asyncio.sleep(0)
+        playing -= 1
+        return SimpleNamespace(trajectories=[])
+
+    monkeypatch.setattr(command.exploring, "explore", explore)
+    monkeypatch.setattr(command, "AT_ONCE", 3)
+    assert asyncio.run(command.first_success(None, "workshop", 10, {})) == 0.0
+    assert most == 3
