@@ -18,6 +18,7 @@ from envs.adapters.action_tags import action_in
 from envs.adapters.textworld import TextWorld
 from envs.base import Skill, TaskSource
 from envs.builtin.grid_world import PROMPTS
+from envs.requirements import choice
 from r3l.rollout.env_interface import ResetAnswer, StepAnswer
 from r3l.rollout.reflection import FIELDS
 
@@ -46,12 +47,21 @@ class Taken:
 
 
 class Kitchen(TextWorld):
-    """Games of textworld:cooking as envs.base.Demonstrating. Its options are those of
-    textworld:cooking. One ingredient is to be cooked and cut."""
+    """Games of textworld:cooking as envs.base.Demonstrating. One ingredient is to be cooked and
+    cut. `rewards`: dense, a part of the score for each part of the meal, or sparse, 1 for a won
+    game. The other options are those of textworld:cooking."""
 
     def __init__(
-        self, *, max_steps: int = 8, max_response_tokens: int = 16, games: int = 200, **options: Any
+        self,
+        *,
+        rewards: str = "dense",
+        max_steps: int = 8,
+        max_response_tokens: int = 16,
+        games: int = 200,
+        **options: Any,
     ) -> None:
+        choice("rewards", rewards, ("dense", "sparse"))
+        self.sparse = rewards == "sparse"
         own = {"cook": True, "cut": True, **options}
         super().__init__(
             "cooking",
@@ -74,11 +84,11 @@ class Kitchen(TextWorld):
 
     def step(self, action: str) -> StepAnswer:
         before = self.plan()
-        answer = super().step(action)
+        text, reward, terminated, truncated, info = super().step(action)
         self.actions.append(action)
-        lost = bool(self.state.lost)
+        lost, won = bool(self.state.lost), bool(self.state.won)
         self.taken.append(Taken(action_in(action) or "", before, self.plan(), lost))
-        return answer
+        return text, float(won) if self.sparse else reward, terminated, truncated, info
 
     def snapshot(self) -> bytes:
         return json.dumps([self.seed, self.actions]).encode()

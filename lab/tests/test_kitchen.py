@@ -10,6 +10,7 @@ from envs import registry
 from envs.base import Demonstrating, Skill
 from envs.testing import check_env
 from lab.real_model.kitchen import RULES, SYSTEM, WASTE, Kitchen
+from r3l.errors import UserError
 
 textworld = pytest.importorskip("textworld", reason="pip install 'r3l[textworld]'")
 KITCHEN = "lab/real_model/kitchen.py:Kitchen"
@@ -103,6 +104,21 @@ def test_a_demonstrator_wastes_steps_errs_and_sometimes_knows_a_withheld_rule(
     kitchen.step(kitchen.plan()[0])
     assert not kitchen.demonstrate(NO_COOK, rng).startswith("cook ")
     assert kitchen.demonstrate(Skill(withheld=1, certainty=1.0), rng).startswith("cook ")
+
+
+def test_the_reward_is_the_score_or_one_for_a_won_game(cache: str) -> None:
+    earned = {}
+    for rewards in ("dense", "sparse"):
+        env = Kitchen(cache=cache, rewards=rewards)
+        env.reset(seed=3)
+        earned[rewards] = [
+            round(env.step(env.demonstrate(Skill(), random.Random(0)))[1], 6) for _ in range(7)
+        ]
+        env.close()
+    assert sum(earned["dense"]) == pytest.approx(1.0) and earned["dense"].count(0.2) == 5
+    assert earned["sparse"] == [0.0] * 6 + [1.0]
+    with pytest.raises(UserError, match="rewards"):
+        Kitchen(cache=cache, rewards="rich")
 
 
 def test_games_are_kept_in_the_cache(cache: str, kitchen: Kitchen) -> None:
