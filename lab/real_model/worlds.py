@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class World:
     of its base success. `strict`: whether there are no runs if nothing counts; else the last probe
     counts. `tasks`: held-out tasks of a probe. `controls`: further variants, made only if they are
     named. `changed`: options that make it another world, in which nothing was trained; None: there
-    are none."""
+    are none. `graded`: whether failures differ in reward, so that groups without a success teach,
+    too. `like`: another world, whose warm policies it has; "": it has its own."""
 
     name: str
     env: str
@@ -53,6 +54,8 @@ class World:
     warm_words: tuple[str, ...] = ("--tokens-per-batch", "4096", "--lr", "5e-5")
     controls: tuple[str, ...] = ()
     changed: Options | None = None
+    graded: bool = False
+    like: str = ""
 
     def warmup(self, steps: int, seed: int) -> list[str]:
         """The arguments of its warm-up."""
@@ -128,8 +131,19 @@ KITCHEN = World(
     withheld=1,
     success=(0.005, 0.02),
     strict=True,
+    graded=True,
 )
-WORLDS = {world.name: world for world in (_workshop("what"), _workshop("where"), LAKE, KITCHEN)}
+KITCHEN_SPARSE = replace(
+    KITCHEN,
+    name="kitchen_sparse",
+    like="kitchen",
+    trained=tuple({**options, "rewards": "sparse"} for options in KITCHEN.trained),
+    graded=False,
+)
+WORLDS = {
+    world.name: world
+    for world in (_workshop("what"), _workshop("where"), LAKE, KITCHEN, KITCHEN_SPARSE)
+}
 
 
 @dataclass
@@ -164,7 +178,7 @@ class Warm:
 
     def model(self, world: World, steps: int, seed: int) -> Path:
         """Returns the folder of a warm policy."""
-        return self.out / "policies" / f"{world.name}-{steps}-{seed}"
+        return self.out / "policies" / f"{world.like or world.name}-{steps}-{seed}"
 
     def probes(
         self, world: World, model: Path, seed: int, steps: int

@@ -35,13 +35,14 @@ def test_a_warm_policy_counts_by_what_its_world_asks_for() -> None:
 
 def test_the_first_seed_of_everything_comes_before_the_second_of_anything() -> None:
     runs = [(seed, world.name, variant) for seed, world, variant in rare.wanted()]
-    assert len(runs) == 3 * (5 + 5 + 3 + 3)
-    assert [seed for seed, *_ in runs] == sorted([1, 2, 3] * 16)
+    assert len(runs) == 3 * (5 + 5 + 3 + 3 + 3)
+    assert [seed for seed, *_ in runs] == sorted([1, 2, 3] * 19)
     assert runs[0] == (1, "what", "r3l")
     assert not {variant for *_, variant in runs} & set(WORLDS["what"].controls)
     named = [*rare.wanted([], ["another", "r3l"], [1])]
     assert [(world.name, variant) for _, world, variant in named] == [
         ("what", "r3l"), ("what", "another"), ("where", "r3l"), ("lake", "r3l"), ("kitchen", "r3l"),
+        ("kitchen_sparse", "r3l"),
     ]  # fmt: skip
     some = [*rare.wanted(["lake"], ["grpo", "unsolved"], [2])]
     assert [(seed, world.name, variant) for seed, world, variant in some] == [(2, "lake", "grpo")]
@@ -74,6 +75,12 @@ def test_a_policy_that_does_not_count_is_warmed_for_longer_and_a_strict_world_ha
     measured(warm, monkeypatch, _60=0.3, _120=0.3)
     with pytest.raises(UserError, match="world lake, seed 2: no option counts"):
         warm.policy(LAKE, 2)
+
+
+def test_a_world_may_have_the_warm_policies_of_another(tmp_path: Path) -> None:
+    warm = Warm(tmp_path, tmp_path / "rare.jsonl", "M")
+    kitchens = [warm.model(WORLDS[name], 120, 2) for name in ("kitchen", "kitchen_sparse")]
+    assert kitchens[0] == kitchens[1] == tmp_path / "policies" / "kitchen-120-2"
 
 
 def test_a_probe_ends_with_its_plain_attempts_if_they_succeed_too_often_or_too_rarely(

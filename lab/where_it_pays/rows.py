@@ -26,6 +26,7 @@ NAMES = {
     "where": "workshop, remark says where",
     "lake": "FrozenLake",
     "kitchen": "TextWorld, cooking",
+    "kitchen_sparse": "TextWorld, cooking, sparse reward",
 }
 """What a row calls SmolLM2's worlds where success is rare."""
 FEWEST = 3
@@ -51,8 +52,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Row:
     """A world with a model. `base`: success before training. `contrast`: by what factor R³L has
-    more groups of unequal rewards than plain attempts at that success; None if it is not known.
-    `counts`: whether the warm policy counts."""
+    more groups of unequal rewards than plain attempts at that success; None if it is not known, or
+    if failures differ in reward. `counts`: whether the warm policy counts."""
 
     model: str
     world: str
@@ -149,7 +150,7 @@ def _rare(lines: Sequence[dict[str, Any]], world: str) -> Row | None:
         return None
     probed = [_probe_of(run, lines) for run in mine]
     base, guided = (fmean(probe[name] for probe in probed) for name in ("success", "guided"))
-    contrast = contrast_ratio(base, guided) if base else None
+    contrast = contrast_ratio(base, guided) if base and not WORLDS[world].graded else None
     counts = all(WORLDS[world].counts(probe) for probe in probed)
     return Row("SmolLM2", NAMES[world], base, contrast, found, counts)
 
