@@ -6,6 +6,9 @@ The games, replies and scores are TextWorld's own. The demonstrator follows Text
 but leaves out the commands of the rules that are withheld. The game then says that something is
 missing, and not which command brings it. The teacher names the solution's next command at the first
 step that brought the meal no nearer.
+
+With narrow lessons nearly every failure is a meal that was not cooked. With broad lessons half of
+the recipes need no cooking, and half of a worse demonstrator's mistakes spoil the ingredient.
 """
 
 import json
@@ -49,19 +52,22 @@ class Taken:
 class Kitchen(TextWorld):
     """Games of textworld:cooking as envs.base.Demonstrating. One ingredient is to be cooked and
     cut. `rewards`: dense, a part of the score for each part of the meal, or sparse, 1 for a won
-    game. The other options are those of textworld:cooking."""
+    game. `lessons`: of a warm-up, broad or narrow. The other options are those of
+    textworld:cooking."""
 
     def __init__(
         self,
         *,
         rewards: str = "dense",
+        lessons: str = "broad",
         max_steps: int = 8,
         max_response_tokens: int = 16,
         games: int = 200,
         **options: Any,
     ) -> None:
         choice("rewards", rewards, ("dense", "sparse"))
-        self.sparse = rewards == "sparse"
+        choice("lessons", lessons, ("broad", "narrow"))
+        self.sparse, self.broad = rewards == "sparse", lessons == "broad"
         own = {"cook": True, "cut": True, **options}
         super().__init__(
             "cooking",
@@ -114,7 +120,7 @@ class Kitchen(TextWorld):
         if draw < skill.waste:
             return WASTE
         if draw > 1 - skill.mistakes:
-            return str(rng.choice(self._info()["admissible"]))
+            return self._mistake(rng)
         unknown = {verb for verbs in RULES[: skill.withheld] for verb in verbs}
         if skill.certainty and rng.random() < skill.certainty:
             unknown = set()
@@ -135,6 +141,18 @@ class Kitchen(TextWorld):
         outcome = "success_but_inefficient" if won else "failure"
         fields = (summary, fault, outcome, step.before[0] if step.before else READ, pivot)
         return dict(zip(FIELDS, fields, strict=True))
+
+    def practice(self) -> list[dict[str, Any]]:
+        """Returns the variants of lessons: recipes with cooking, and broad lessons without."""
+        return [{}, {"cook": False}] if self.broad else [{}]
+
+    def _mistake(self, rng: random.Random) -> str:
+        possible = self._info()["admissible"]
+        verbs = {verb for rule in RULES for verb in rule}
+        spoiling = [command for command in possible if command.split()[0] in verbs]
+        if self.broad and spoiling and rng.random() < 0.5:
+            possible = spoiling
+        return str(rng.choice(possible))
 
     def vocabulary(self) -> Iterator[str]:
         """Yields the prompts. A pretrained model needs no more."""

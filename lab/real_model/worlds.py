@@ -133,6 +133,7 @@ KITCHEN = World(
     strict=True,
     graded=True,
 )
+KITCHEN_NARROW = replace(KITCHEN, name="kitchen_narrow", taught={"lessons": "narrow"})
 KITCHEN_SPARSE = replace(
     KITCHEN,
     name="kitchen_sparse",
@@ -142,7 +143,10 @@ KITCHEN_SPARSE = replace(
 )
 WORLDS = {
     world.name: world
-    for world in (_workshop("what"), _workshop("where"), LAKE, KITCHEN, KITCHEN_SPARSE)
+    for world in (
+        *(_workshop("what"), _workshop("where"), LAKE),
+        *(KITCHEN_NARROW, KITCHEN, KITCHEN_SPARSE),
+    )
 }
 
 

@@ -106,6 +106,26 @@ def test_a_demonstrator_wastes_steps_errs_and_sometimes_knows_a_withheld_rule(
     assert kitchen.demonstrate(Skill(withheld=1, certainty=1.0), rng).startswith("cook ")
 
 
+def test_broad_lessons_have_meals_that_need_no_cooking_and_mistakes_that_spoil(cache: str) -> None:
+    spoiled = {}
+    for lessons in ("broad", "narrow"):
+        env = Kitchen(cache=cache, lessons=lessons)
+        env.reset(seed=3)
+        for command in env.plan()[:1] + env.plan()[1:2]:
+            env.step(command)
+        rng, erring = random.Random(0), Skill(mistakes=1.0)
+        said = [env.demonstrate(erring, rng).split()[0] for _ in range(100)]
+        spoiled[lessons] = sum(verb in {v for rule in RULES for v in rule} for verb in said)
+        env.close()
+    assert spoiled["broad"] > 40 > 20 > spoiled["narrow"]
+    raw = Kitchen(cache=cache, cook=False)
+    assert {"cook": False} in raw.practice() and Kitchen(lessons="narrow").practice() == [{}]
+    raw.reset(seed=3)
+    play(raw, NO_COOK)
+    assert raw.state.won
+    raw.close()
+
+
 def test_the_reward_is_the_score_or_one_for_a_won_game(cache: str) -> None:
     earned = {}
     for rewards in ("dense", "sparse"):

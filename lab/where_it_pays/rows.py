@@ -25,8 +25,9 @@ NAMES = {
     "what": "workshop",
     "where": "workshop, remark says where",
     "lake": "FrozenLake",
-    "kitchen": "TextWorld, cooking",
-    "kitchen_sparse": "TextWorld, cooking, sparse reward",
+    "kitchen_narrow": "TextWorld, narrow lessons",
+    "kitchen": "TextWorld",
+    "kitchen_sparse": "TextWorld, sparse reward",
 }
 """What a row calls SmolLM2's worlds where success is rare."""
 FEWEST = 3
