@@ -145,6 +145,8 @@ def line_of(folder: Path) -> dict[str, Any]:
         "wall": [round(step.time - history.steps[0].time, 1) for step in history.steps],
         "success_base": [step.get("group/success_base") for step in steps],
         "reliance": [step.get("learner/reliance") for step in steps],
+        "guidance_gain": [step.get("group/guidance_gain") for step in steps],
+        "no_contrast": [step.get("group/no_contrast") for step in steps],
     }
     means = {tag: [step[tag] for step in steps if tag in step] for tag in MEANS}
     return {

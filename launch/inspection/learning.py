@@ -86,9 +86,11 @@ def guidance(steps: Sequence[StepLine]) -> Reason | None:
     gated = "group/without_retries" in steps[-1].metrics
     harms = gain < -error < 0 and not gated
     remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
-    scatter = f" ± {error:.2f}" if error else ""  # 0: of a single group, or of equal ones
-    said = f"{gain:+.2f}{scatter} over another attempt{reliance(steps)}"
-    return Reason(f"guidance gain: {said}", remedy)
+    said = f"over another attempt{reliance(steps)}"
+    if not error:  # of a single group, or of equal ones
+        return Reason(f"guidance gain: {gain:+.2f} {said}", remedy)
+    said = f"{error:.2f} {said}"
+    return Reason(f"guidance gain: {gain:+.2f} ± {said}", remedy)
 
 
 def reliance(steps: Sequence[StepLine]) -> str:
