@@ -44,6 +44,7 @@ UNLISTED = {"r3l-launch": INSPECTIONS}
 DOCTOR = {
     ROOT / "launch" / "inspection" / "doctor.py": ("_problem", "_hint"),
     ROOT / "launch" / "inspection" / "learning.py": ("Reason",),
+    ROOT / "launch" / "inspection" / "retry_reliance.py": ("Reason",),
 }
 """The files of the doctor's messages, and the functions whose first argument is a message."""
 HEAD = "# Every name that a user can meet, written by `make docs` (benchmarks/inventory.py).\n"

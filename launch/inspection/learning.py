@@ -5,9 +5,8 @@ lines ─► Evidence ─► RULES ─► reasons ─► console (LearningWatch)
 A rule is a function of the evidence that yields reasons. To add one, append it to RULES.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 from typing import NamedTuple
 
 from launch.inspection.evidence import ENOUGH, LOOKED_AT, Evidence, change
@@ -15,7 +14,6 @@ from launch.inspection.reward_course import WINDOW
 from learner.evaluation.metrics import wilson
 from r3l.run.files.progress_lines import EvalLine, History, StepLine
 
-GAIN_STEPS = 20
 GOES_BACK = 512
 """How many steps a restart may undo without loss of the evidence before them. A learner goes back
 to its last checkpoint, or to one before it."""
@@ -69,37 +67,6 @@ def of_evidence(evidence: Evidence) -> list[Reason]:
     """Applies all rules. Returns their reasons, alarms first."""
     found = [reason for rule in RULES for reason in rule(evidence)]
     return sorted(found, key=lambda reason: not reason.alarm)
-
-
-def guidance(steps: Sequence[StepLine]) -> Reason | None:
-    """Reports the mean guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps
-    that measured a gain. Returns None if there are no such steps. Gives a remedy if guidance
-    clearly does harm and the run has no gate."""
-    tag = "group/guidance_gain"
-    known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
-    if not known:
-        return None
-    slots = [metrics.get("group/guidance_slots", 1.0) for metrics in known]  # 1: of an older r3l
-    gain = fmean((metrics[tag] for metrics in known), weights=slots)
-    errors = [n * metrics[f"{tag}_se"] for n, metrics in zip(slots, known, strict=True)]
-    error = math.hypot(*errors) / sum(slots)
-    gated = "group/without_retries" in steps[-1].metrics
-    harms = gain < -error < 0 and not gated
-    remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
-    said = f"over another attempt{reliance(steps)}"
-    if not error:  # of a single group, or of equal ones
-        return Reason(f"guidance gain: {gain:+.2f} {said}", remedy)
-    said = f"{error:.2f} {said}"
-    return Reason(f"guidance gain: {gain:+.2f} ± {said}", remedy)
-
-
-def reliance(steps: Sequence[StepLine]) -> str:
-    """Returns the end of a line: the mean reliance of retries on their guidance
-    (r3l.algorithms.shared.reliance), over the last GAIN_STEPS steps that trained retries. Returns
-    "" if there are none."""
-    tag = "learner/reliance"
-    known = [step.metrics[tag] for step in steps if tag in step.metrics][-GAIN_STEPS:]
-    return f"; reliance {fmean(known):+.2f} nats a token" if known else ""
 
 
 class LearningWatch:

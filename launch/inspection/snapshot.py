@@ -24,7 +24,8 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import has_store
 from buffer.wire.operations import BufferStats
 from launch.inspection.agent_training import Alarm, alarms
-from launch.inspection.learning import Reason, guidance, reasons
+from launch.inspection.learning import Reason, reasons
+from launch.inspection.retry_reliance import guidance
 from launch.inspection.reward_rules import Suspicion, suspicions
 from r3l.errors import BufferUnavailable, R3LError, UserError
 from r3l.run import bill

@@ -11,10 +11,10 @@ from launch.inspection.learning import (
     RARE,
     LearningWatch,
     Reason,
-    guidance,
     of_evidence,
     reasons,
 )
+from launch.inspection.retry_reliance import guidance
 from learner.evaluation.metrics import wilson
 from r3l.run.files.progress_lines import EvalLine, History, StepLine
 from tests.r3l.files.made import evaluation
