@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lab.real_model.worlds import WORLDS
 from lab.results.statistics import Ratio
 from lab.where_it_pays import rows, sentences
 from lab.where_it_pays.rows import Comparison, Row, contrast_ratio
@@ -70,6 +71,13 @@ def test_a_bound_is_shown_with_its_sign_and_is_no_cost() -> None:
     assert "| < 0.10 | < 0.10 | < 0.10 | 6, 2 |" in sentences.every_row([row])
     assert sentences.cost_of([row]) == "(no runs)"
     assert sentences.pretrained([row]).startswith("No pretrained model has been run")
+
+
+def test_every_world_has_a_name_and_none_a_contrast_ratio_where_failures_are_scored() -> None:
+    assert rows.NAMES.keys() == WORLDS.keys()
+    made = [line | {"world": "kitchen"} for line in lines(3)]
+    [row] = rows.smollm2(made, [])
+    assert row.world == "TextWorld" and row.contrast is None
 
 
 def test_what_was_planned_and_not_run_is_named() -> None:
